@@ -82,13 +82,15 @@ class Contents:
         queues = {group: sorted({n for w in works for n in w.queues if w.group == group}) for group in groups}
         values = {MAX: 0}
         values |= {grp_id(group): 0 if known or offset != ABSENT else ABSENT for group in groups}
-        values |= {off_id(group, SOURCES[n]): offset for group in groups for n in queues[group]}
+        offsets = {(group, n): off_id(group, SOURCES[n]) for group in groups for n in queues[group]}
+        values |= dict.fromkeys(offsets.values(), offset)
         if claims:
             values |= {own_queue_id(group, SOURCES[n]): 0 for group in groups for n in queues[group]}
         if any(work.kind == "compaction" for work in works):
             values[COMPACTIONS] = 0
         self.ids = tuple(values)
         self._at = {app_id: n for n, app_id in enumerate(self.ids)}
+        self._offset_at = {of: self._at[app_id] for of, app_id in offsets.items()}
         self._first: Values = tuple(values.values())
         self._entries: list[Entry] = [Entry(())]
         self._numbers: dict[Entry, int] = {Entry(()): 0}
@@ -131,7 +133,7 @@ class Contents:
         return values[self._at[app_id]]
 
     def offset(self, values: Values, group: str, n: int) -> int:
-        return values[self._at[off_id(group, SOURCES[n])]]
+        return values[self._offset_at[group, n]]
 
     def offsets(self, values: Values, group: str) -> dict[str, int]:
         return {

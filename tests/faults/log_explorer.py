@@ -65,8 +65,8 @@ def _explored(model: _Model, first: State, most: int) -> Result:
         for state in level:
             try:
                 for step, reached in model.steps(state):
-                    if reached not in came_from:
-                        came_from[reached] = (state, step)
+                    way = state, step
+                    if came_from.setdefault(reached, way) is way:  # hashed once: that takes long
                         following.append(reached)
             except Violation as violation:
                 return Result(str(violation.args[0]), (*_trace(came_from, state), str(violation)), len(came_from))
