@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from rmq_store.commit.append import VIEW_TRUST_MS
@@ -131,6 +132,43 @@ def test_a_checkpoint_that_cannot_be_read_counts_for_nothing(lake: Lake, clock: 
     clock.ms += LEAST_AGE_MS + 60_000
     assert clean_up(table) == 0
     assert lake.shard.positions() == table.positions
+
+
+def flip_statistics(content: bytes) -> bytes:
+    """Damage that only a reader of the statistics meets."""
+    return content.replace(b"numRecords", b'numR"cords')
+
+
+def cut(content: bytes) -> bytes:
+    return content[:-1]
+
+
+@pytest.mark.parametrize("damage", [flip_statistics, cut])
+def test_a_damaged_checkpoint_does_not_get_into_the_next_one(lake: Lake, damage: Callable[[bytes], bytes]) -> None:
+    table = lake.shard.commitlog
+    write_checkpoint(table)
+    name = Path(table.root.location, checkpoint.checkpoint_name(table, table.version))
+    pq.write_table(pq.read_table(name), name, compression="none", use_dictionary=False)
+    damaged = damage(name.read_bytes())
+    assert damaged != name.read_bytes()
+    name.write_bytes(damaged)
+    other_commits(lake, 1)
+    table.refresh()
+    write_checkpoint(table)
+    assert table.log.checkpoint_damage() is None
+    assert table.log.can_read_checkpoint(table.version)
+    assert lake.shard.positions() == table.positions
+
+
+def test_the_checkpoint_of_another_table_is_damage(lake: Lake) -> None:
+    logs = [lake.shard.commitlog, lake.shard.commits]
+    for table in logs:
+        write_checkpoint(table)
+    one, other = (Path(table.root.location, checkpoint.checkpoint_name(table, table.version)) for table in logs)
+    positions = lake.shard.positions()
+    one.write_bytes(other.read_bytes())
+    assert "it is of another table" in str(logs[0].log.checkpoint_damage())
+    assert Shard(lake.shard.root, lake.shard.name).positions() == positions
 
 
 def test_a_checkpoint_from_entries_that_were_read_too_slowly_is_not_written(

@@ -117,7 +117,7 @@ class Log:
         return self.folder / "_last_checkpoint"
 
     def opened(self) -> DeltaLog:
-        log = DeltaLog(self.root, "t", SCHEMA)
+        log = DeltaLog(self.root, "t", SCHEMA, ["store_day"])
         log.open()
         return log
 
@@ -193,6 +193,15 @@ DAMAGED: dict[str, bytes] = {
     "a txn of a text": b'{"txn":{"appId":"a","version":"x"}}',
     "a protocol without versions": b'{"protocol":{}}',
 }
+
+
+@pytest.mark.parametrize("number", ["99999999999999999999", '"7"', "7.0", "true", "null"])
+@pytest.mark.parametrize(
+    "action", ['{"txn":{"appId":"a","version":%s}}', '{"add":{"path":"p","partitionValues":{},"size":%s}}']
+)
+def test_a_number_that_is_not_one_of_64_bits_is_damage(action: str, number: str) -> None:
+    with pytest.raises(LogDamaged, match="is not a whole number of 64 bits"):
+        parse_entry((action % number).encode(), 1, "log/1.json")
 
 
 @pytest.mark.parametrize("how", DAMAGED)
@@ -424,7 +433,7 @@ def test_entries_of_delta_rs_are_read(tmp_path: Path) -> None:
                 app_transactions=[Transaction("a", n, last_updated=n + 1)],
             ),
         )
-    log = DeltaLog(Root.parse(str(tmp_path)), "t", SCHEMA)
+    log = DeltaLog(Root.parse(str(tmp_path)), "t", SCHEMA, ["store_day"])
     log.open()
     assert [log.view.commit_ids[version] for version in range(3)] == [("id0",), ("id1",), ("id2",)]
     assert (log.view.positions.get("a"), log.view.positions.updated_ms("a")) == (2, 3)

@@ -106,7 +106,7 @@ def test_the_file_of_another_segment_is_refused(tmp_path: Path, other: dict[str,
 
 
 def test_a_message_born_in_the_lake_has_offset_id_and_time_by_its_place(tmp_path: Path) -> None:
-    empty = {name: [None] * ROWS for name in _OF_PLACE}
+    empty: dict[str, list[Any]] = {name: [None] * ROWS for name in _OF_PLACE}
     commit_id = "018fddf87a0075b1a5224a58b791f1d8"
     empty |= {"commit_id": [commit_id] * ROWS, "part": [2] * ROWS}
     stored = replace(

@@ -58,8 +58,8 @@ def write_checkpoint(table: LakeTable) -> None:
     """
     root, folder, version = table.root, f"{table.path}/{LOG_FOLDER}", table.version
     names, began_ms = root.names_in(folder)
-    numbers = (int(match[1]) for name in names if (match := CHECKPOINT.fullmatch(name)))
-    before = max((number for number in numbers if number <= version), default=-1)
+    numbers = [int(match[1]) for name in names if (match := CHECKPOINT.fullmatch(name))]
+    before = _newest_readable(table, [number for number in numbers if number <= version])
     if before == version:
         table.log.view.known_checkpoint = version
         return
@@ -73,6 +73,15 @@ def write_checkpoint(table: LakeTable) -> None:
     root.replace(checkpoint_name(table, version), checkpoint)
     root.replace(f"{folder}/{LAST_CHECKPOINT}", json.dumps(hint).encode())
     table.log.view.known_checkpoint = version
+
+
+def _newest_readable(table: LakeTable, checkpoints: Sequence[int]) -> int:
+    """-1 without one. The Delta library would take what is damaged into the next checkpoint."""
+    for checkpoint in sorted(checkpoints, reverse=True):
+        with suppress(FileNotFoundError, BadData):
+            if table.log.can_read_checkpoint(checkpoint):
+                return checkpoint
+    return -1
 
 
 def _read(table: LakeTable, names: Sequence[str]) -> tuple[dict[str, bytes], int]:

@@ -186,8 +186,8 @@ def _entry(actions: Sequence[Mapping[str, Any]], version: int, where: str) -> En
             case "remove":
                 removed.append(unquote(value["path"]))
             case "txn":
-                positions[value["appId"]] = int(value["version"])
-                updated_ms[value["appId"]] = value.get("lastUpdated") or 0
+                positions[value["appId"]] = _long(value["version"])
+                updated_ms[value["appId"]] = _long(value.get("lastUpdated") or 0)
             case "commitInfo" | "metaData" | "protocol":
                 single[kind] = value
             case _ if kind not in _WITHOUT_EFFECT:
@@ -206,6 +206,13 @@ def _entry(actions: Sequence[Mapping[str, Any]], version: int, where: str) -> En
     )
 
 
+def _long(value: Any) -> int:
+    """A number of 64 bits, as the Delta protocol has them. Raises ValueError for anything else, such as a text of digits."""
+    if type(value) is not int or not -(1 << 63) <= value < 1 << 63:
+        raise ValueError(f"{value!r} is not a whole number of 64 bits")
+    return value
+
+
 def live_file(add: Mapping[str, Any], stats: Mapping[str, Any], version: int, where: str) -> LiveFile:
     """The file of an ``add`` action. Raises OtherFormat for a deletion vector: rows of the file were deleted."""
     if add.get("deletionVector"):
@@ -216,7 +223,7 @@ def live_file(add: Mapping[str, Any], stats: Mapping[str, Any], version: int, wh
     complete = {"minValues": {}, "maxValues": {}, "nullCount": {}} | dict(stats)
     partition = dict(add.get("partitionValues") or {})
     return LiveFile(
-        unquote(add["path"]), int(add["size"]), partition, complete, version, bool(add.get("dataChange", True))
+        unquote(add["path"]), _long(add["size"]), partition, complete, version, bool(add.get("dataChange", True))
     )
 
 

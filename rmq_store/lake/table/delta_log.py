@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from rmq_store.commit.append import Append, NameState, PutAnswer, Request, Verdict, is_young
 from rmq_store.errors import CommitOutcomeUnknown, LogDamaged, RmqError, StoreUnusable
-from rmq_store.lake.table.delta_entry import Entry, check_readable, entry_name, parse_entry
+from rmq_store.lake.table.delta_entry import Entry, check_readable, entry_name, layout, parse_entry
 from rmq_store.lake.table.log_view import LogView
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store_errors import is_refused
@@ -77,10 +77,10 @@ class Content:
 class DeltaLog:
     """``_delta_log`` of the table at ``<root>/<path>``. ``view`` is what has been read of it."""
 
-    def __init__(self, root: Root, path: str, schema: pa.Schema) -> None:
+    def __init__(self, root: Root, path: str, schema: pa.Schema, partition_by: Sequence[str]) -> None:
         self._root = root
         self._folder = f"{path}/{LOG_FOLDER}"
-        self._schema = schema
+        self._schema, self._partition_by = schema, list(partition_by)
         self.view = self._empty_view(0)
 
     # --- reading ---
@@ -152,7 +152,7 @@ class DeltaLog:
         try:
             self.can_read_checkpoint(version)
         except LogDamaged as error:
-            return str(error)
+            return error.facts
         except FileNotFoundError:
             pass
         return None
@@ -196,11 +196,11 @@ class DeltaLog:
         entries = [version for version in _numbers(ENTRY, names) if version > view.version]
         if not entries and view.version < 0:
             if damage:
-                raise damage
+                raise _without_entries(damage)
             raise NoTable(f"no table at {self._root.uri_of(self._folder.removesuffix('/' + LOG_FOLDER))}")
         if entries != list(range(view.version + 1, view.version + 1 + len(entries))):
             if last_try:
-                raise damage or self._hole(view.version + 1, entries)
+                raise _without_entries(damage) if damage else self._hole(view.version + 1, entries)
             return None
         for version, (content, answered_ms) in zip(entries, self._looked_at(entries), strict=True):
             if content is None or not is_young(at_ms, answered_ms):
@@ -232,12 +232,16 @@ class DeltaLog:
         # The file is in memory, so an OSError is of its content.
         except (pa.ArrowException, OSError, KeyError, ValueError, TypeError, IndexError) as error:
             reason = " ".join(str(error).split())
-            raise LogDamaged(f"{where} is damaged ({reason}), and the entries before it are gone") from error
+            raise LogDamaged(f"{where} is damaged ({reason})") from error
 
     def _state(self, actions: pa.Table, version: int, at_ms: int, where: str) -> LogView:
         view = self._empty_view(at_ms)
         view.version = view.checkpoint = view.known_checkpoint = version
         metadata = _plain_metadata(actions.column("metaData").drop_null()[0].as_py())
+        types, partition_by = layout(metadata)
+        columns, ours = {name for name, _ in types}, set(self._schema.names)
+        if partition_by != self._partition_by or (columns - ours and ours - columns):
+            raise ValueError("it is of another table")
         protocol = actions.column("protocol").drop_null()[0].as_py()
         check_readable(protocol, metadata, where)
         view.describe(metadata)
@@ -325,6 +329,11 @@ class DeltaLog:
     def _applied(self, version: int, text: bytes, at_ms: int) -> None:
         self.view.apply(self._parsed(version, text))
         self.view.known_ms = at_ms
+
+
+def _without_entries(damage: LogDamaged) -> LogDamaged:
+    """Of a checkpoint that no entries replace."""
+    return LogDamaged(f"{damage.facts}, and the entries before it are gone")
 
 
 def _numbers(pattern: re.Pattern[str], names: Sequence[str]) -> list[int]:

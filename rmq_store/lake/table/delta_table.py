@@ -64,7 +64,7 @@ class LakeTable:
         self.path = path
         self.schema = schema
         self.partition_by = list(partition_by)
-        self.log = DeltaLog(root, path, schema)
+        self.log = DeltaLog(root, path, schema, self.partition_by)
         self._cache = FileCache(_CACHED_BYTES, _LONGEST_CACHED)
 
     @classmethod
