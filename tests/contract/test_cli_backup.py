@@ -61,7 +61,7 @@ def test_a_shard_that_nothing_names_is_said_and_not_left_out_of_a_backup(importe
     assert (refused.exit_code, "broker-a in " in refused.err) == (1, True)
     assert not (imported.folder / "copy").exists()
     checks = {check["check"]: check for check in imported("doctor", "--json").json()["checks"]}
-    assert (checks["store"]["status"], "broker-a: these folders" in checks["store"]["found"]) == ("failed", True)
+    assert (checks["store"]["status"], "broker-a: these folders in " in checks["store"]["found"]) == ("failed", True)
 
 
 def test_a_wrong_target_is_wrong_use(imported: Rmq) -> None:

@@ -16,6 +16,7 @@ from rmq_store.errors import StoreUnusable, WrongUse
 from rmq_store.lake.admin import doctor
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.request_counter import Kind
+from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.utils.host import Host, epoch_ms
 from tests.contract.rmq import ALL_DUE, ORDERS, TODAY, Rmq, lines_of
@@ -54,6 +55,48 @@ def test_a_commit_log_that_is_gone_is_not_made_again(rmq: Rmq) -> None:
     with pytest.raises(StoreUnusable, match="Restore it from a backup"):
         store.create_shard("local")
     assert not (rmq.root / "local" / "commitlog").exists()
+
+
+@pytest.mark.parametrize("others", [(), ("other",)], ids=["the only shard", "beside another"])
+def test_a_shard_that_nothing_names_ends_every_command(rmq: Rmq, others: tuple[str, ...]) -> None:
+    """Its messages and groups would be left out, and a topic would come into a second shard."""
+    rmq.json("init")
+    for shard in ("local", *others):
+        rmq.json("send", "--topic", f"T-{shard}", "--create", "--shard", shard, "body")
+    entry = rmq.root / "shards" / "local.json"
+    content = entry.read_bytes()
+    entry.unlink()
+    before = sorted(rmq.root.rglob("*"))
+    for command in (
+        ["sql", "select count(*) from messages"],
+        ["lag"],
+        ["topics"],
+        ["groups"],
+        ["messages", "--topic", "T-local", "--key", "k"],
+        ["consume", "--group", "orders"],
+        ["deliver"],
+        ["maintain"],
+        ["dispatch"],
+        ["delete-group", "--group", "orders", "--reason", "gone"],
+        ["send", "--topic", "T-local", "--create", "--shard", "new", "body"],
+        ["send", "--topic", "T-local", "--create", "--shard", "new", "--dry-run", "body"],
+        ["upgrade"],
+    ):
+        refused = rmq(*command)
+        assert (refused.exit_code, "local: these folders in " in refused.err) == (1, True), (command, refused)
+    assert sorted(rmq.root.rglob("*")) == before
+    (found,) = rmq("audit", "--full", "--json").json()["audit"]
+    assert (found["shard"], found["problem"]) == ("local", "shard not named")
+    entry.write_bytes(content)
+    assert rmq.json("audit")["audit"] == []
+
+
+def test_a_shard_whose_making_was_interrupted_is_made_by_the_next_command(rmq: Rmq) -> None:
+    """Its tables are made before its entry, and have no commits then: nothing would be left out."""
+    rmq.json("init")
+    Shard.create(Root.parse(str(rmq.root)), "local")
+    assert rmq("lag").exit_code == 0
+    assert rmq.json("send", "--topic", "T", "--create", "body")["status"] == "committed"
 
 
 def test_a_store_has_the_delay_levels_of_its_broker(rmq: Rmq) -> None:

@@ -14,6 +14,7 @@ import pytest
 from rmq_store.errors import StoreUnusable
 from rmq_store.lake.read.open_files import OpenFiles
 from rmq_store.lake.table import tables
+from rmq_store.lake.table.request_counter import Kind
 from rmq_store.lake.table.stage import NewFile, stage
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.message.message import MessageQueue
@@ -46,6 +47,21 @@ def test_a_large_file_arrives_whole(counted_root: CountedRoot) -> None:
     file = stage(counted_root.root, "t", NewFile(kind="msg", name="file", rows=messages(bodies), runs=[0]))
     assert counted_root.root.size(PATH) == file.size > 24 << 20
     assert counted_root.of(PATH).count("POST") == 2  # a multipart upload
+
+
+def test_shards_without_an_entry_are_looked_for_where_there_would_be_none(counted_root: CountedRoot) -> None:
+    """Not by a request of every command."""
+    store, _ = LakeStore.init(counted_root.root)
+    queue = MessageQueue("Orders", "broker-a", 0)
+    Bench(store.create_shard("broker-a")).import_messages({queue: [message(queue, 0, 0)]})
+    counted_root.proxy.requests.clear()
+    assert [shard.name for shard in store.shards()] == ["broker-a"]
+    assert [request.kind for request in counted_root.proxy.requests] == [Kind.LIST]
+    counted_root.root.delete("shards/broker-a.json")
+    with pytest.raises(StoreUnusable, match="broker-a: these folders in "):
+        store.shards()
+    with pytest.raises(StoreUnusable, match="broker-a: these folders in "):
+        store.create_shard("local")
 
 
 @pytest.mark.parametrize("rows", [2, 24], ids=["small", "large"])

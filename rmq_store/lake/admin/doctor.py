@@ -29,7 +29,7 @@ from rmq_store.lake.table.checkpoint import entries_since_checkpoint
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
-from rmq_store.lake.table.store import SHARDS, LakeStore, unnamed_shards
+from rmq_store.lake.table.store import LakeStore, refuse_unnamed_shards
 from rmq_store.maintain.request import MOST_ENTRIES, MOST_FILES, due_for_maintenance
 from rmq_store.utils.host import Host, random_name
 from rmq_store.utils.redaction import cleaned
@@ -195,11 +195,7 @@ def store_checks(root: Callable[[], Root], host: Host) -> Iterator[Check]:
 def store_found(root: Root) -> str:
     store = LakeStore.open(root)
     shards = store.shard_names()
-    if lost := unnamed_shards(root):
-        raise StoreUnusable(
-            f"{', '.join(lost)}: these folders have the tables of a shard, and no file in {SHARDS}/ names them, so that every "
-            f"command leaves out their messages. Restore {SHARDS}/NAME.json from a backup, or move a copy out of the store"
-        )
+    refuse_unnamed_shards(root)
     named = ", ".join(shards) or "none yet"
     return f"{store.store_id} at {root.location}, delay levels {store.levels.text}, {len(shards)} shards: {named}"
 
@@ -236,7 +232,7 @@ def clock_found(root: Root, host: Host) -> str:
 def _check_newest(root: Root, now_ms: int) -> None:
     """Raises StoreUnusable for a queue with a message from so far ahead that none can be added."""
     try:
-        tails = [(shard, shard.positions()) for shard in LakeStore.open(root).shards()]
+        tails = [(shard, shard.positions()) for shard in LakeStore.open(root).named_shards()]
     except RmqError:
         return  # other checks say so
     ahead = [
@@ -312,7 +308,7 @@ def _each(looks: Iterable[Callable[[], T]]) -> list[T]:
 
 def _shards(root: Root) -> list[Shard]:
     try:
-        return LakeStore.open(root).shards()
+        return LakeStore.open(root).named_shards()
     except RmqError as error:
         raise CheckSkipped("it needs a store that can be read") from error
 

@@ -63,7 +63,7 @@ def subscriptions_check(path: str, root: Callable[[], Root]) -> Check:
 
     def look() -> str:
         try:
-            groups, shards = read_settings(path).groups, LakeStore.open(root()).shards()
+            groups, shards = read_settings(path).groups, LakeStore.open(root()).named_shards()
             for shard in shards:
                 shard.positions()
         except RmqError as error:

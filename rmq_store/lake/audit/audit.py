@@ -40,7 +40,7 @@ _TEXTS = (*of_positions, *of_segments, *of_derived_tables, _VIEW)
 
 def audit(store: LakeStore, progress: Progress | None = None) -> list[Finding]:
     """Every contradiction; none in a sound store. No message body is read."""
-    opened = _of(store, tuple(store.shards()))
+    opened = with_named_shards(store)
     findings = _tried(opened, None, "shards", lambda store, _: shards(store))
     findings += _tried(opened, None, "files", lambda store, _: files(store, progress=progress))
     with ExitStack() as stack:
@@ -76,6 +76,11 @@ class _OpenedStore(LakeStore):
 
     def shards(self, name: str | None = None) -> list[Shard]:
         return [shard for shard in self.opened if name in (None, shard.name)]
+
+
+def with_named_shards(store: LakeStore) -> _OpenedStore:
+    """The store, for what looks for damage: a shard without an entry is a finding, and the others are audited."""
+    return _of(store, tuple(store.named_shards()))
 
 
 def _of(store: LakeStore, shards: tuple[Shard, ...]) -> _OpenedStore:

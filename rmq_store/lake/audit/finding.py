@@ -148,7 +148,7 @@ ADVICE: Mapping[Problem, Advice] = {
         "no commit removed the messages before the first offset, or one removed messages after it", _RESTORE_LOG
     ),
     Problem.SHARD_NOT_NAMED: Advice(
-        "the folder has the tables of a shard, and every command leaves out its messages",
+        "the folder has the tables of a shard: other commands refuse the store, or leave out its messages",
         "Restore the file in shards/ from a backup, and audit again. If the folder is a copy, move it out of the store.",
     ),
     Problem.SHARD_TWICE: Advice(

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from rmq_store.errors import RmqError
 from rmq_store.lake.audit import edits
+from rmq_store.lake.audit.audit import with_named_shards
 from rmq_store.lake.audit.copies import compare_copies
 from rmq_store.lake.audit.file_content import (
     MESSAGE_KINDS,
@@ -92,7 +93,7 @@ def full(store: LakeStore, engine: Engine, progress: Progress | None = None) -> 
 
     What cannot be read is a finding. Raises only what ``engine`` raises for tasks that could not run.
     """
-    report = FullReport([])
+    report, store = FullReport([]), with_named_shards(store)
     try:
         texts = (_FILES, _SEGMENTS, Filters.QUERY, _LEAST, edits.COMMITS, edits.RANGES)
         files, segments, ranges, least, redrives, redriven = queries(store, texts)

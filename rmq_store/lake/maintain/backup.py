@@ -112,7 +112,7 @@ def backup(store: LakeStore, target: Root, *, dry_run: bool = False, progress: P
 
     Raises WrongUse when the target is something else, has commits of its own or lies in the store; BadData, MissingFile and
     DerivedTableDamaged when the store is damaged, and StoreUnusable when one of the roots does not answer. An earlier backup at
-    the target can still be used then.
+    the target can still be used then, unless it lacks a shard whose tables are only copied in part.
     """
     _check_apart(store.root, target)
     names = store.shard_names()

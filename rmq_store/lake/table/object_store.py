@@ -168,10 +168,10 @@ class Root:
 
     def names(self, most: int) -> list[str]:
         """Up to ``most`` names of objects and folders directly below the root, sorted; in a local folder all."""
-        if self.is_local:
-            return sorted(os.listdir(self.location))
         below = f"{self._key('')}/".lstrip("/")
         with self._explained("list the top level"):
+            if self.is_local:
+                return sorted(os.listdir(self.location)) if os.path.exists(self.location) else []
             keys = s3.names(self._options, self._bucket, below, most)
         return sorted(key.removeprefix(below).rstrip("/") for key in keys)
 

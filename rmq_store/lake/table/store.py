@@ -16,6 +16,8 @@ from typing import Any
 from rmq_store.commit.ctl import FORMAT_VERSION
 from rmq_store.consumer.delay import MESSAGE_DELAY_LEVEL, DelayLevels, check_delays
 from rmq_store.errors import StoreUnusable, WrongUse
+from rmq_store.lake.table.delta_entry import entry_name
+from rmq_store.lake.table.delta_log import LOG_FOLDER
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
 from rmq_store.utils.host import Host
@@ -23,6 +25,8 @@ from rmq_store.utils.host import Host
 STORE = "store.json"
 SHARDS = "shards"
 """The folder with an entry for each shard."""
+_COMMITLOG = f"commitlog/{LOG_FOLDER}"
+"""The folder of the commit log's entries, in that of a shard."""
 _MOST_NAMES = 1_000
 """So many names at the top level of the root are looked at for shards without an entry."""
 _HOST = Host()
@@ -97,9 +101,17 @@ class LakeStore:
         """All shards, sorted."""
         return _named_shards(self.root)
 
+    def named_shards(self) -> list[Shard]:
+        """All shards with an entry, for what looks for damage; everything else uses ``shards``."""
+        return [Shard(self.root, name) for name in self.shard_names()]
+
     def shards(self, name: str | None = None) -> list[Shard]:
-        """All shards, or the one named. Raises WrongUse when there is no such shard."""
+        """All shards, or the one named. Raises WrongUse when there is no such shard, and StoreUnusable when the tables of a
+        shard have no entry. In S3 that is looked for only where no shard has one: it takes a request, which each command
+        would make."""
         names = self.shard_names()
+        if self.root.is_local or not names:
+            refuse_unnamed_shards(self.root)
         if name is not None and name not in names:
             raise WrongUse(f"no shard {name} in {self.root.location}; shards: {', '.join(names) or 'none'}")
         return [Shard(self.root, known) for known in names if name in (None, known)]
@@ -107,8 +119,9 @@ class LakeStore:
     def create_shard(self, name: str) -> Shard:
         """The shard; its tables and its entry are made where they are missing.
 
-        Raises WrongUse for an invalid name, and StoreUnusable when the commit log of a shard with an entry is gone, and when
-        the store was deleted or replaced since it was opened: tables beside no ``store.json`` could not be opened again.
+        Raises WrongUse for an invalid name, and StoreUnusable when the commit log of a shard with an entry is gone, when a
+        shard with commits has no entry, and when the store was deleted or replaced since it was opened: tables beside no
+        ``store.json`` could not be opened again.
         """
         if not _SHARD_NAME.fullmatch(name):
             raise WrongUse(f"invalid shard name {name!r}: use at most 100 letters, digits, - and _ (--shard)")
@@ -117,6 +130,8 @@ class LakeStore:
         entry = f"{SHARDS}/{name}.json"
         if self.root.exists(entry):
             _ = Shard(self.root, name).commitlog  # one that is gone is not made again: it would be empty
+        else:
+            refuse_unnamed_shards(self.root)
         shard = Shard.create(self.root, name)
         self.root.create_exclusively(entry, json.dumps(shard_entry(name, read_store(self.root))).encode())
         return shard
@@ -147,7 +162,7 @@ def read_store(root: Root) -> Mapping[str, Any]:
 
 def _refuse_other_folder(root: Root) -> None:
     """Raises StoreUnusable for the folder of a shard, or of a broker."""
-    if root.names_in("commitlog/_delta_log")[0]:
+    if root.names_in(_COMMITLOG)[0]:
         raise StoreUnusable(f"{root.location} is the folder of a shard: name the store that it is in")
     if root.names_in("commitlog")[0]:
         raise StoreUnusable(
@@ -166,10 +181,24 @@ def _named_shards(root: Root) -> list[str]:
 
 
 def unnamed_shards(root: Root) -> list[str]:
-    """The folders with a commit log for which there is no entry, sorted: a query leaves out their messages."""
-    named = _named_shards(root)
+    """The folders with the commits of a shard for which there is no entry, sorted: a query leaves out their messages.
+
+    A shard without commits does not count: its tables are made before its entry.
+    """
+    named = {SHARDS, *_named_shards(root)}
     others = [name for name in root.names(_MOST_NAMES) if name not in named and _SHARD_NAME.fullmatch(name)]
-    return [name for name in others if name != SHARDS and root.names_in(f"{name}/commitlog/_delta_log")[0]]
+    folders = [name for name in others if root.names_in(f"{name}/{_COMMITLOG}", after=entry_name(0))[0]]
+    return sorted({*folders} - {*_named_shards(root)}) if folders else []  # another process may have made one meanwhile
+
+
+def refuse_unnamed_shards(root: Root) -> None:
+    """Raises StoreUnusable when there are ``unnamed_shards``."""
+    if lost := unnamed_shards(root):
+        raise StoreUnusable(
+            f"{', '.join(lost)}: these folders in {root.location} have the tables of a shard, and no file in {SHARDS}/ names "
+            f"them, so that their messages would be left out. Restore {SHARDS}/NAME.json from a backup, or move a copy out of "
+            "the store"
+        )
 
 
 def _refuse_shards_without_store(root: Root) -> None:
