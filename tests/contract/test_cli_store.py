@@ -91,6 +91,30 @@ def test_a_shard_that_nothing_names_ends_every_command(rmq: Rmq, others: tuple[s
     assert rmq.json("audit")["audit"] == []
 
 
+def test_a_stray_file_beside_the_entries_is_no_shard(rmq: Rmq) -> None:
+    rmq.json("init")
+    rmq.json("send", "--topic", "T", "--create", "body")
+    names = [".DS_Store", ".local.json.swp", "README.txt", "local.json.bak", "local.json~", "old/b.json"]
+    for name in names:
+        (rmq.root / "shards" / name).parent.mkdir(exist_ok=True)
+        (rmq.root / "shards" / name).write_text("{}")
+    assert {queue["shard"] for queue in rmq.json("topic-status", "--topic", "T")["queues"]} == {"local"}
+    assert rmq.json("audit")["audit"] == []
+    checks = {check["check"]: check for check in rmq("doctor", "--json").json()["checks"]}
+    strays = "; ".join(f"shards/{name} is no entry of a shard, and is not read" for name in names)
+    assert checks["store"]["status"] == "ok"
+    assert checks["store"]["found"].endswith(f"1 shards: local; {strays}")
+
+
+def test_a_copy_of_another_shards_entry_is_called_that(rmq: Rmq) -> None:
+    rmq.json("init")
+    rmq.json("send", "--topic", "T", "--create", "body")
+    shutil.copy(rmq.root / "shards" / "local.json", rmq.root / "shards" / "other.json")
+    refused = rmq("topics")
+    assert (refused.exit_code, "other/commitlog: the shard's commit log is gone" in refused.err) == (1, True)
+    assert "delete shards/other.json, if it is a copy: it says that it is the entry of local" in refused.err
+
+
 def test_a_shard_whose_making_was_interrupted_is_made_by_the_next_command(rmq: Rmq) -> None:
     """Its tables are made before its entry, and have no commits then: nothing would be left out."""
     rmq.json("init")

@@ -29,7 +29,7 @@ from rmq_store.lake.table.checkpoint import entries_since_checkpoint
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
-from rmq_store.lake.table.store import LakeStore, refuse_unnamed_shards
+from rmq_store.lake.table.store import LakeStore, refuse_unnamed_shards, stray_files
 from rmq_store.maintain.request import MOST_ENTRIES, MOST_FILES, due_for_maintenance
 from rmq_store.utils.host import Host, random_name
 from rmq_store.utils.redaction import cleaned
@@ -197,7 +197,10 @@ def store_found(root: Root) -> str:
     shards = store.shard_names()
     refuse_unnamed_shards(root)
     named = ", ".join(shards) or "none yet"
-    return f"{store.store_id} at {root.location}, delay levels {store.levels.text}, {len(shards)} shards: {named}"
+    strays = "".join(f"; {name} is no entry of a shard, and is not read" for name in stray_files(root))
+    return (
+        f"{store.store_id} at {root.location}, delay levels {store.levels.text}, {len(shards)} shards: {named}{strays}"
+    )
 
 
 def one_winner(root: Root) -> str:

@@ -15,8 +15,8 @@ from rmq_store.lake.audit.finding import Finding, Problem
 from rmq_store.lake.commit.derived_tables import KINDS
 from rmq_store.lake.table.delta_entry import may_write
 from rmq_store.lake.table.delta_table import CONFIGURATION, LakeTable
-from rmq_store.lake.table.shard import Shard
-from rmq_store.lake.table.store import SHARDS, LakeStore, read_store, shard_entry, unnamed_shards
+from rmq_store.lake.table.shard import SHARDS, Shard
+from rmq_store.lake.table.store import LakeStore, read_store, shard_entry, unnamed_shards
 
 
 def shards(store: LakeStore) -> Iterator[Finding]:

@@ -29,8 +29,8 @@ from rmq_store.lake.table.delta_entry import entry_name, parse_entry
 from rmq_store.lake.table.delta_log import ENTRY, LOG_FOLDER
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.object_store import Root
-from rmq_store.lake.table.shard import Shard
-from rmq_store.lake.table.store import SHARDS, STORE, LakeStore, read_store, unnamed_shards
+from rmq_store.lake.table.shard import SHARDS, Shard
+from rmq_store.lake.table.store import STORE, LakeStore, read_store, unnamed_shards
 
 Progress = Callable[[int, int], None]
 """Called with the number of bytes that were copied, and of all that will be."""

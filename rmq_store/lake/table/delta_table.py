@@ -31,7 +31,6 @@ from rmq_store.errors import (
     RmqError,
     StagedFileGone,
     StaleAttempt,
-    StoreUnusable,
 )
 from rmq_store.lake.table.delta_entry import LiveFile, entry_bytes, entry_name, may_write, protocol_action
 from rmq_store.lake.table.delta_log import LOG_FOLDER, Content, DeltaLog, LogCleaned, NoTable
@@ -94,9 +93,7 @@ class LakeTable:
 
     @classmethod
     def _missing(cls, uri: str) -> RmqError:
-        return StoreUnusable(
-            f"no table at {uri}: the shard's commit log is gone. Restore it from a backup of the store"
-        )
+        return NoTable(f"no table at {uri}: the shard's commit log is gone. Restore it from a backup of the store")
 
     @property
     def version(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
@@ -12,13 +13,17 @@ import pyarrow.compute as pc
 from rmq_store.commit.ctl import Action, Ctl, lane, local_broker
 from rmq_store.commit.decide import MAX_SKEW_MS, first_day
 from rmq_store.commit.positions import Positions
+from rmq_store.errors import StoreUnusable
 from rmq_store.lake.table import tables
 from rmq_store.lake.table.ctl_index import CtlIndex
+from rmq_store.lake.table.delta_log import NoTable
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.derived_table import DerivedTable
 from rmq_store.lake.table.object_store import Root
 from rmq_store.utils.host import uuid7_floor, uuid7_ms
 
+SHARDS = "shards"
+"""The folder with an entry for each shard."""
 ABOUT_CLAIMS = (Action.CLAIM, Action.RENEW, Action.RELEASE)
 _IS_CTL = pc.field("partition.kind") == "ctl"
 _NEWEST_FILES = 4
@@ -35,7 +40,21 @@ class Shard:
 
     @cached_property
     def commitlog(self) -> LakeTable:
-        return LakeTable.open(self.root, f"{self.name}/commitlog", tables.COMMITLOG, tables.PARTITION_BY)
+        try:
+            return LakeTable.open(self.root, f"{self.name}/commitlog", tables.COMMITLOG, tables.PARTITION_BY)
+        except NoTable as error:
+            if (other := self._named_by_entry()) == self.name:
+                raise
+            raise StoreUnusable(
+                f"{error}. Or delete {SHARDS}/{self.name}.json, if it is a copy: it says that it is the entry of {other}"
+            ) from error
+
+    def _named_by_entry(self) -> str:
+        """The shard's name in its entry; the shard's own where the entry has none."""
+        try:
+            return str(json.loads(self.root.read(f"{SHARDS}/{self.name}.json"))["name"])
+        except (FileNotFoundError, ValueError, TypeError, LookupError):
+            return self.name
 
     @cached_property
     def consumequeue(self) -> LakeTable:

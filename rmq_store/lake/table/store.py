@@ -19,18 +19,17 @@ from rmq_store.errors import StoreUnusable, WrongUse
 from rmq_store.lake.table.delta_entry import entry_name
 from rmq_store.lake.table.delta_log import LOG_FOLDER
 from rmq_store.lake.table.object_store import Root
-from rmq_store.lake.table.shard import Shard
+from rmq_store.lake.table.shard import SHARDS, Shard
 from rmq_store.utils.host import Host
 
 STORE = "store.json"
-SHARDS = "shards"
-"""The folder with an entry for each shard."""
 _COMMITLOG = f"commitlog/{LOG_FOLDER}"
 """The folder of the commit log's entries, in that of a shard."""
 _MOST_NAMES = 1_000
 """So many names at the top level of the root are looked at for shards without an entry."""
 _HOST = Host()
 _SHARD_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
+_ENTRY = re.compile(rf"{SHARDS}/({_SHARD_NAME.pattern})\.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +176,12 @@ def shard_entry(name: str, document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _named_shards(root: Root) -> list[str]:
-    return [name.rsplit("/", 1)[-1].removesuffix(".json") for name, _ in root.list(SHARDS)]
+    return sorted(match[1] for name, _ in root.list(SHARDS) if (match := _ENTRY.fullmatch(name)))
+
+
+def stray_files(root: Root) -> list[str]:
+    """What lies between the entries of shards and is none, sorted: files of an editor, which nothing reads."""
+    return [name for name, _ in root.list(SHARDS) if not _ENTRY.fullmatch(name)]
 
 
 def unnamed_shards(root: Root) -> list[str]:
