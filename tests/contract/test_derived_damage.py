@@ -217,14 +217,31 @@ def test_a_log_with_other_commits_under_the_same_versions_is_refused_and_mended(
     assert_mended_by_a_rebuild(rolled_back)
 
 
-@pytest.mark.parametrize("command", [("audit", "--group", "orders"), ("sql", "SELECT * FROM audit")])
-def test_an_audit_of_a_log_whose_newest_entry_is_gone_is_refused(imported: Rmq, command: tuple[str, ...]) -> None:
+def test_what_a_log_says_whose_newest_entry_is_gone_is_refused(imported: Rmq) -> None:
     """``commits`` is not behind it: it gets no rows so soon."""
     imported.json(*CONSUME)
     newest = entries(imported)[-1]
     newest.unlink()
-    message = refused(imported, *command)
-    assert f"its newest version is {int(newest.stem) - 1}: one of them was restored from a backup" in message
+    exported = imported.folder / "consumerOffset.json"
+    for command in (
+        ("audit", "--group", "orders"),
+        ("sql", "SELECT * FROM audit"),
+        ("sql", "SELECT * FROM stored_offsets"),
+        ("lag",),
+        ("lag", "--group", "orders"),
+        ("progress", "--group", "orders"),
+        ("topics",),
+        ("topic-status", "--topic", "OrderEvents"),
+        ("groups",),
+        ("offsets", "export", "--broker", "broker-a", str(exported)),
+        ("maintain", "--dry-run"),
+        ("maintain",),
+    ):
+        message = refused(imported, *command)
+        assert f"its newest version is {int(newest.stem) - 1}: one of them was restored from a backup" in message, (
+            command
+        )
+    assert not exported.exists()
 
 
 def test_doctor_names_a_log_whose_newest_entry_is_gone(imported: Rmq) -> None:

@@ -15,6 +15,7 @@ from rmq_store.broker_files.queue_generations import Generations
 from rmq_store.commit.ctl import SCHEDULE_GROUP
 from rmq_store.commit.positions import PositionKind, Positions, cutover_id, del_id, group_of, off_id, queue_of
 from rmq_store.errors import WrongUse
+from rmq_store.lake.commit.cursor import refuse_rolled_back
 from rmq_store.lake.table.imports import generations, last_configs, names_of_log, next_name
 from rmq_store.lake.table.shard import Shard
 from rmq_store.message.message import MessageQueue
@@ -58,9 +59,11 @@ def export_offsets(shard: Shard, broker_name: str) -> OffsetsExport:
     """What was committed on queues of ``broker_name``, and what its newest import observed. Reads only.
 
     Where the name continues the log of another one, a group's offset before the cut is in the queue of that one. Raises
-    WrongUse for a name whose log another one continues: the broker's offsets are those of that name.
+    WrongUse for a name whose log another one continues: the broker's offsets are those of that name; and DerivedTableDamaged
+    when the commit log lacks its newest commits: the broker would consume again what was consumed here.
     """
-    shard.commitlog.refresh()
+    shard.refresh("commitlog", "consumequeue", "offsets")
+    refuse_rolled_back(shard)
     if name := next_name(shard, broker_name):
         raise WrongUse(
             f"broker {broker_name} lost the end of its log, which goes on as broker {name}: export the offsets of that name "

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 from rmq_store.errors import StoreUnusable
+from rmq_store.lake.commit.cursor import refuse_rolled_back
 from rmq_store.lake.commit.derived_tables import KINDS
 from rmq_store.lake.maintain.compact import CompactRequest, compact
 from rmq_store.lake.maintain.derived import join
@@ -46,6 +47,7 @@ def maintain(
     tables = {"commitlog": commitlog} | {kind.name: kind.table(shard) for kind in KINDS}
     for table in tables.values():
         table.refresh()
+    refuse_rolled_back(shard)  # as the first commit would; a dry run has none
     reports = {name: _begun(shard, name, table) for name, table in tables.items()}
     if Step.RETENTION in request.steps and request.rules:
         retention = RetentionRequest(

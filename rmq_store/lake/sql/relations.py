@@ -115,7 +115,8 @@ class Snapshot:
     """The newest versions of a store's shards; every relation is of the same version of its shard's commit log.
 
     ``names``: the relations that will be read. Only their tables are opened. ``host``: its clock is the view ``clock``.
-    ``group``: leave out the positions of the other groups.
+    ``group``: leave out the positions of the other groups. Raises DerivedTableDamaged when positions will be read and a commit
+    log lacks its newest commits, by the tables that were made from it: a row of a position does not show that.
     """
 
     def __init__(self, store: LakeStore, names: Collection[str], host: Host, group: str | None = None) -> None:
@@ -127,14 +128,10 @@ class Snapshot:
             # The derived tables first: then the commit log's handle is never behind them, and the tail closes the gap.
             files = {FILE_RELATIONS[name].table_name for name in names if name in FILE_RELATIONS}
             shard.refresh(*sorted(files - {_COMMITLOG}))
-            shard.refresh(_COMMITLOG)
-
-    def refuse_rolled_back(self) -> None:
-        """Raise DerivedTableDamaged when a commit log lacks its newest commits, by the tables that were made from it. The
-        rows of the other relations do not show that."""
-        for shard in self._shards:
-            shard.refresh("consumequeue", "offsets")
-            refuse_rolled_back(shard)
+            cursors = {"consumequeue", "offsets"} - files if "positions" in names else set()
+            shard.refresh(_COMMITLOG, *sorted(cursors))
+            if "positions" in names:
+                refuse_rolled_back(shard)
 
     def positions(self) -> pa.Table:
         shards = [position_rows(shard.name, shard.positions(), self._group) for shard in self._shards]

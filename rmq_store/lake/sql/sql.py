@@ -261,8 +261,6 @@ def open_duckdb(
         config["memory_limit"] = f"{limits.memory_bytes >> 10}KiB"
     with duckdb.connect(":memory:", config=config) as connection:
         snapshot = Snapshot(store, names, host, group)
-        if mentioned is not None and "audit" in mentioned:
-            snapshot.refuse_rolled_back()
         _register(connection, store, snapshot, names, of_messages)
         # In a process without a main file DuckDB draws it on standard output, which is for answers.
         connection.execute("SET enable_progress_bar = false")
