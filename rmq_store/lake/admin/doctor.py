@@ -26,6 +26,7 @@ from rmq_store.lake.commit.cursor import refuse_other_history
 from rmq_store.lake.commit.derived_tables import KINDS, Derived
 from rmq_store.lake.commit.dispatch import behind
 from rmq_store.lake.table.checkpoint import entries_since_checkpoint
+from rmq_store.lake.table.delta_log import NoTable
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
@@ -298,6 +299,8 @@ def _each(looks: Iterable[Callable[[], T]]) -> list[T]:
     for look in looks:
         try:
             answers.append(look())
+        except NoTable as error:
+            damage.append(str(error))
         except StoreUnusable as error:
             unreadable.append(str(error))
         except RmqError as error:

@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 from rmq_store.commit.ctl import Action, Ctl, lane, local_broker
 from rmq_store.commit.decide import MAX_SKEW_MS, first_day
 from rmq_store.commit.positions import Positions
-from rmq_store.errors import StoreUnusable
 from rmq_store.lake.table import tables
 from rmq_store.lake.table.ctl_index import CtlIndex
 from rmq_store.lake.table.delta_log import NoTable
@@ -45,7 +44,7 @@ class Shard:
         except NoTable as error:
             if (other := self._named_by_entry()) == self.name:
                 raise
-            raise StoreUnusable(
+            raise NoTable(
                 f"{error}. Or delete {SHARDS}/{self.name}.json, if it is a copy: it says that it is the entry of {other}"
             ) from error
 
