@@ -32,8 +32,9 @@ _CANNOT = {
         "request"
     ),
     Action.REDRIVE: (
-        "a redrive cannot be undone: its copies are messages, which may be consumed already. 'rmq skip' on their topic skips "
-        "those that are not"
+        "a redrive cannot be undone: its copies are messages, which may be consumed already. They are in the group's retry "
+        "topic, or in that of --to-topic, among other messages, and nothing takes back only them. "
+        "'rmq sql \"SELECT * FROM redrives\"' shows where each one is, and of which request"
     ),
 }
 

@@ -118,6 +118,15 @@ def test_what_cannot_be_undone_is_said(ctl: Ctl, now: dict[MessageQueue, int], e
         undone(ctl, now, epoch=epoch, force=True)
 
 
+def test_of_a_redrive_no_advice_moves_other_messages() -> None:
+    """Its copies are in a topic among others: to skip them would skip all that wait there."""
+    with pytest.raises(
+        WrongUse, match=r"among other messages, and nothing takes back only them.*FROM redrives"
+    ) as refusal:
+        undone(action(kind=Action.REDRIVE), {})
+    assert "rmq skip" not in str(refusal.value)
+
+
 @pytest.mark.parametrize("force", [False, True])
 def test_an_undo_does_not_go_back_to_messages_that_are_not_kept(force: bool) -> None:
     skip = action((Q0, 20, 50), (Q1, 5, 5))
