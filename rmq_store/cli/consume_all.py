@@ -82,11 +82,11 @@ def consume_all(
         until_ms=until_ms,
         max_messages=max_messages,
     )
+    folders = listener_folders(options.listener_path or ())
     if dry_run:
         _show_plans(output, store, groups, request, answers, host, options.shard)
         return
     COMMITTED.set(lambda: _answer(request.request_id, answers))
-    folders = listener_folders(options.listener_path or ())
     target = spark_of(spark, options.settings)
     listeners = [group.listener for group in groups]
     with (

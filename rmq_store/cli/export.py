@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rmq_store.cli.common import open_store, shard_of_broker
-from rmq_store.cli.options import BrokerOption, DryRunOption, ShardOption, StoreOptions
+from rmq_store.cli.options import BrokerOption, DryRunOption, ShardOption, StoreOptions, local_file
 from rmq_store.cli.output import Output
 from rmq_store.errors import WrongUse
 
@@ -23,11 +23,17 @@ def export(
     *,
     broker: BrokerOption,
     file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="The file to write. Default: standard output.")
+        Path | None,
+        typer.Argument(metavar="FILE", parser=local_file, help="The file to write. Default: standard output."),
     ] = None,
     merge: Annotated[
         Path | None,
-        typer.Option("--merge", metavar="FILE", help="The broker's own file: merge into it and keep its other keys."),
+        typer.Option(
+            "--merge",
+            metavar="FILE",
+            parser=local_file,
+            help="The broker's own file: merge into it and keep its other keys.",
+        ),
     ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Overwrite a FILE that knows more than the export.")
@@ -126,7 +132,6 @@ def _export_target(file: Path | None, merge: Path | None, overwrite: bool, dry_r
         if dry_run or overwrite:
             raise WrongUse("--dry-run and --overwrite need a file: give FILE or --merge FILE")
         return None, How.KEEP
-    target = target.expanduser()
     if merge is not None and not any(map(os.path.exists, (target, target.with_name(f"{target.name}.bak")))):
         raise WrongUse(f"there is no file {target} to merge into: export to it without --merge")
     if not os.path.isdir(target.parent):

@@ -32,6 +32,7 @@ from rmq_store.cli.options import (
     TopicOption,
     ToTimeOption,
     count_from,
+    local_file,
 )
 from rmq_store.cli.output import Output
 from rmq_store.commit.request import actor_of, reason_of
@@ -324,7 +325,9 @@ def search_offset(
 
 def import_offsets(
     *,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="offsets.json or consumerOffset.json.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", parser=local_file, help="offsets.json or consumerOffset.json.")
+    ],
     group: Annotated[
         str,
         typer.Option("--group", "-g", metavar="GROUP", help="The group to set the offsets of, or GROUP@CLIENT."),
@@ -354,7 +357,7 @@ def import_offsets(
     settings = optional_settings(options.settings)
     request_id = new_request("offsets-import", options.request, host)
     check_group(store, group, settings)
-    read = read_offsets(file.expanduser(), group, broker)
+    read = read_offsets(file, group, broker)
     if read.note:
         output.note(read.note)
     shards = [(shard, shard.positions()) for shard in store.shards(options.shard)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
 
 import typer
@@ -75,6 +76,13 @@ def _parser(parse: Callable[[str], Value]) -> Callable[[str], Value]:
             raise typer.BadParameter(str(error)) from error
 
     return parsed
+
+
+def local_file(text: str) -> Path:
+    """The parser of an argument or option that names a file on this machine."""
+    if not text or "://" in text:
+        raise typer.BadParameter(f"{text!r} is not the name of a file on this machine")
+    return Path(text).expanduser()
 
 
 def count_from(least: int) -> Callable[[str | int], int]:

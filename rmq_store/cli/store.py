@@ -20,6 +20,7 @@ from rmq_store.cli.options import (
     SettingsOptions,
     SparkOptions,
     StoreOptions,
+    local_file,
 )
 from rmq_store.cli.output import Output
 from rmq_store.cli.progress import progress_of
@@ -83,7 +84,10 @@ def init(
     broker_conf: Annotated[
         Path | None,
         typer.Option(
-            "--broker-conf", metavar="FILE", help="Take the delay levels from messageDelayLevel in this broker.conf."
+            "--broker-conf",
+            metavar="FILE",
+            parser=local_file,
+            help="Take the delay levels from messageDelayLevel in this broker.conf.",
         ),
     ] = None,
     options: StoreOptions,
@@ -110,7 +114,7 @@ def _levels(text: str | None, broker_conf: Path | None, output: Output) -> str |
 
     if broker_conf is None:
         return text
-    of_broker = message_delay_level(broker_conf.expanduser())
+    of_broker = message_delay_level(broker_conf)
     if of_broker is None:
         output.note(f"{broker_conf} sets no messageDelayLevel: RocketMQ's default is used")
         of_broker = MESSAGE_DELAY_LEVEL

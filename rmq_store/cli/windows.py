@@ -189,13 +189,13 @@ def consume(
         request, scope = only_retries(request)
     shards = shards_of(store, settings, scope, chosen=options.shard)
     notes = until_notes(until, host.now_ms()) if until is not None else []
+    folders = listener_folders(options.listener_path or ())
     if dry_run:
         show_plan(output, plan_request(store, shards, settings, request, host, scope, notes=notes))
         return
     for text in notes:
         output.note(text)
     unowned = [] if scope.retries_only else unowned_queues(store, settings, request.client_ids, host)
-    folders = listener_folders(options.listener_path or ())
     target = spark_of(spark, options.settings)
     printer = _Printer.of(output, name, request.request_id)
     choice, code = options.engine or settings.engine, [settings.listener]
@@ -258,6 +258,7 @@ def replay(
         shards = shards_of(store, settings, scope, chosen=options.shard)
         queues = [(shard, shard.positions().queues_of(topic)) for shard in shards]
         notes = notes_of_times(queues, since, until, host.now_ms())
+    folders = listener_folders(options.listener_path or ())
     if dry_run:
         if reprocess is not None:
             plan = plan_attempt(store, shards, settings, request, host)
@@ -267,7 +268,6 @@ def replay(
         return
     for text in notes:
         output.note(text)
-    folders = listener_folders(options.listener_path or ())
     target = spark_of(spark, options.settings)
     printer = _Printer.of(output, settings.name, request.request_id)
     choice, code = options.engine or settings.engine, [settings.listener]

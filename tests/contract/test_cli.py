@@ -513,3 +513,27 @@ def test_a_path_that_no_file_can_have_is_wrong_use(rmq: Rmq, command: list[str])
     answer = rmq(*command)
     assert answer.exit_code == 2
     assert "defect" not in answer.err
+
+
+@pytest.mark.parametrize("name", ["", "s3://bucket/offsets.json"])
+@pytest.mark.parametrize(
+    "command", [["offsets", "export"], ["offsets", "export", "--merge"], ["offsets", "import", "--group", "g"]]
+)
+def test_what_is_no_file_of_this_machine_is_refused(rmq: Rmq, command: list[str], name: str) -> None:
+    """An unset variable of a shell, and an address: these commands read and write local files."""
+    rmq("init")
+    answer = rmq(*command, name, "--broker", "broker-a", "--dry-run")
+    assert answer.exit_code == 2
+    assert f"{name!r} is not the name of a file on this machine" in answer.err
+
+
+@pytest.mark.parametrize("options", [["--group", "orders"], ["--all"]])
+def test_a_dry_run_refuses_a_folder_of_listeners_as_the_run_does(imported: Rmq, options: list[str]) -> None:
+    folder = str(imported.folder / "none")
+    answers = [
+        imported("consume", *options, "--listener-path", folder, *more)
+        for more in (["--dry-run"], ["--engine", "local"])
+    ]
+    assert [(answer.exit_code, answer.err) for answer in answers] == 2 * [
+        (2, f"error: --listener-path {folder} is not a folder\n")
+    ]
