@@ -119,6 +119,8 @@ def edits_of_text(text: str, *, is_json: bool) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise WrongUse(f"the edits are not valid {'JSON' if is_json else 'TOML'}: {error}") from None
     MessageEdits.of(values)
+    if not values:
+        raise WrongUse("the file has no edits: every message would be sent as it is")
     return dict(values)
 
 

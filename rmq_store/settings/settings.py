@@ -212,7 +212,7 @@ def load_settings(text: str, source: str) -> Settings:
     groups or with other tables: below a misspelled ``[[group]]`` TOML adds each ``[[group.subscription]]`` to the group above.
     """
     try:
-        document = tomllib.loads(text)
+        document = tomllib.loads(text.removeprefix("\ufeff"))  # editors of Windows write a byte order mark
         _check_values(document)
     except RecursionError as error:
         raise WrongUse(f"{source} nests lists or tables more than {_MOST_NESTED} levels deep") from error

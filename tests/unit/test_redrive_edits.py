@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq_store.admin.json_edits import DoesNotApply, JsonBody, Pointer
-from rmq_store.admin.redrive_edits import Content, MessageEdits, edited
+from rmq_store.admin.redrive_edits import Content, MessageEdits, edited, edits_of_text
 from rmq_store.errors import WrongUse
 
 PROPERTIES = {"UNIQ_KEY": "U1", "TAGS": "new", "region": "eu", "price": " +012 ", "vip": "TRUE", "name": "12 EUR"}
@@ -251,3 +251,9 @@ def test_a_text_that_is_edited_is_that_of_the_edited_value(
             text.set(pointer, json.dumps(new))
             parent[key] = new
         assert json.loads(text.text) == parsed
+
+
+@pytest.mark.parametrize(("text", "is_json"), [("", False), ("# none yet\n", False), ("{}", True)])
+def test_a_file_without_edits_is_refused(text: str, is_json: bool) -> None:
+    with pytest.raises(WrongUse, match="no edits: every message would be sent as it is"):
+        edits_of_text(text, is_json=is_json)

@@ -463,6 +463,8 @@ def test_a_file_is_read_and_named_in_errors(tmp_path: Path) -> None:
     path = tmp_path / "consumers.toml"
     path.write_text(SMALL, encoding="utf-8")
     assert read_settings(path).group("orders").name == "orders"
+    path.write_text(SMALL, encoding="utf-8-sig")  # with a byte order mark
+    assert read_settings(path).group("orders").name == "orders"
     path.write_bytes(b"name = '\xff'")
     with pytest.raises(WrongUse, match="cannot be read"):
         read_settings(path)
