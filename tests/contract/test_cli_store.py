@@ -46,6 +46,37 @@ def test_shards_get_no_other_store_file(rmq: Rmq) -> None:
     assert rmq.json("init")["status"] == "already_there"
 
 
+def test_doctor_fixes_a_store_file_by_its_backup(rmq: Rmq) -> None:
+    """'rmq init' would make another store, or says that one is there."""
+    rmq.json("init")
+    rmq.json("send", "--topic", "T", "--create", "body")
+    file, entry = rmq.root / "store.json", rmq.root / "shards" / "local.json"
+    contents = {path: path.read_bytes() for path in (file, entry)}
+
+    def assert_said(which: str, words: str) -> None:
+        (failed,) = [one for one in rmq("doctor", "--json").json()["checks"] if one["check"] == "store"]
+        assert (failed["status"], failed["mend"]) == ("failed", f"restore {which} from a backup")
+        refused = rmq("topics")
+        assert (refused.exit_code, words in refused.err, words in failed["found"]) == (1, True, True), refused
+
+    wrong_level = contents[file].replace(b"10s 30s", b"10s 3q")
+    number = re.sub(rb'"levels": "[^"]*"', b'"levels": 5', contents[file])
+    for content, words in (
+        (b"no JSON", "store.json does not describe a store"),
+        (wrong_level, "store.json does not describe a store (delay levels '1s 5s 10s 3q "),
+        (number, "store.json does not describe a store"),
+    ):
+        file.write_bytes(content)
+        assert_said("store.json", words)
+    file.unlink()
+    assert_said("store.json", "store.json is gone, but the shards of a store are there")
+    entry.unlink()
+    assert_said("store.json", "store.json is gone, but the shards of a store are there")
+    assert rmq("init").exit_code == 1
+    file.write_bytes(contents[file])
+    assert_said("shards/local.json", "local: these folders in ")
+
+
 def test_a_commit_log_that_is_gone_is_not_made_again(rmq: Rmq) -> None:
     """An empty one would be taken for the shard's, and an import would begin from the start."""
     rmq.json("init")

@@ -30,7 +30,7 @@ from rmq_store.lake.table.delta_log import NoTable
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
-from rmq_store.lake.table.store import LakeStore, refuse_unnamed_shards, stray_files
+from rmq_store.lake.table.store import DescriptionDamaged, LakeStore, refuse_unnamed_shards, stray_files
 from rmq_store.maintain.request import MOST_ENTRIES, MOST_FILES, due_for_maintenance
 from rmq_store.utils.host import Host, random_name
 from rmq_store.utils.redaction import cleaned
@@ -50,10 +50,21 @@ class CheckSkipped(Exception):
     """The check does not apply; the text says why."""
 
 
-class CheckImpossible(Exception):
+class OtherMend(Exception):
+    """The check failed in a way that its usual ``mend`` does not fix."""
+
+    def __init__(self, text: str, mend: str) -> None:
+        super().__init__(text)
+        self.mend = mend
+
+
+class CheckImpossible(OtherMend):
     """What the check reads cannot be read, so that it says nothing about damage."""
 
-    mend = "let this user read the files of the store, see that its storage answers, and run 'rmq doctor' again"
+    def __init__(self, text: str) -> None:
+        super().__init__(
+            text, "let this user read the files of the store, see that its storage answers, and run 'rmq doctor' again"
+        )
 
 
 class CheckStatus(StrEnum):
@@ -91,7 +102,7 @@ class Check:
             return Finding(self.name, CheckStatus.OK, self.look())
         except CheckSkipped as reason:
             return Finding(self.name, CheckStatus.SKIPPED, str(reason))
-        except CheckImpossible as error:
+        except OtherMend as error:
             return Finding(self.name, CheckStatus.FAILED, cleaned(str(error)), error.mend)
         except Exception as error:  # the other checks still run
             return Finding(self.name, CheckStatus.FAILED, cleaned(str(error)) or type(error).__name__, self.mend)
@@ -194,9 +205,12 @@ def store_checks(root: Callable[[], Root], host: Host) -> Iterator[Check]:
 
 
 def store_found(root: Root) -> str:
-    store = LakeStore.open(root)
+    try:
+        store = LakeStore.open(root)
+        refuse_unnamed_shards(root)
+    except DescriptionDamaged as error:
+        raise OtherMend(str(error), f"restore {error.file} from a backup") from error
     shards = store.shard_names()
-    refuse_unnamed_shards(root)
     named = ", ".join(shards) or "none yet"
     strays = "".join(f"; {name} is no entry of a shard, and is not read" for name in stray_files(root))
     return (

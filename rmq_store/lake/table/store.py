@@ -32,6 +32,14 @@ _SHARD_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _ENTRY = re.compile(rf"{SHARDS}/({_SHARD_NAME.pattern})\.json")
 
 
+class DescriptionDamaged(StoreUnusable):
+    """``store.json`` or the entry of a shard is gone, or is wrong. ``file``: which one."""
+
+    def __init__(self, text: str, file: str = STORE) -> None:
+        super().__init__(text)
+        self.file = file
+
+
 @dataclass(frozen=True, slots=True)
 class LakeStore:
     """An opened store."""
@@ -141,14 +149,14 @@ def read_store(root: Root) -> Mapping[str, Any]:
     try:
         document: Mapping[str, Any] = json.loads(root.read(STORE))
         version, levels = int(document["format_version"]), document["delay_levels"][-1]
-        _ = document["store_id"], levels["levels"], levels["version"]
+        _ = document["store_id"], DelayLevels(levels["levels"], levels["version"])
     except FileNotFoundError as error:
         root.check_reachable()
         _refuse_shards_without_store(root)
         _refuse_other_folder(root)
         raise StoreUnusable(f"no store at {root.location}: make one with 'rmq --root {root.location} init'") from error
-    except (ValueError, TypeError, LookupError, RecursionError) as error:
-        raise StoreUnusable(
+    except (ValueError, TypeError, AttributeError, LookupError, RecursionError, WrongUse) as error:
+        raise DescriptionDamaged(
             f"{root.location}/{STORE} does not describe a store ({error}): restore it from a backup. The tables are not "
             "affected"
         ) from error
@@ -196,19 +204,23 @@ def unnamed_shards(root: Root) -> list[str]:
 
 
 def refuse_unnamed_shards(root: Root) -> None:
-    """Raises StoreUnusable when there are ``unnamed_shards``."""
+    """Raises DescriptionDamaged when there are ``unnamed_shards``."""
     if lost := unnamed_shards(root):
-        raise StoreUnusable(
+        raise DescriptionDamaged(
             f"{', '.join(lost)}: these folders in {root.location} have the tables of a shard, and no file in {SHARDS}/ names "
             f"them, so that their messages would be left out. Restore {SHARDS}/NAME.json from a backup, or move a copy out of "
-            "the store"
+            "the store",
+            f"{SHARDS}/{lost[0]}.json",
         )
 
 
 def _refuse_shards_without_store(root: Root) -> None:
-    """Raises StoreUnusable when there are shards: another ``store.json`` would give them other delay levels."""
-    if root.list(SHARDS):
-        raise StoreUnusable(
+    """Raises DescriptionDamaged when there are shards: another ``store.json`` would give them other delay levels.
+
+    Tables without an entry are looked for in a folder only: in S3 that is a request for each name, maybe of a whole bucket.
+    """
+    if _named_shards(root) or (root.is_local and unnamed_shards(root)):
+        raise DescriptionDamaged(
             f"{root.location}/{STORE} is gone, but the shards of a store are there: restore it from a backup. The tables are "
             "not affected"
         )
