@@ -163,7 +163,7 @@ def _run(words: Sequence[str], as_json: bool, *, own_process: bool) -> int:
 
 @cache
 def _commands() -> Any:
-    """Typer's application makes all of them anew at each call, which takes longer than many a command."""
+    """Typer's application makes all of them at each call again, which takes longer than many a command."""
     return typer.main.get_command(app)
 
 

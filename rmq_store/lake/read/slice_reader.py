@@ -86,8 +86,8 @@ class SliceReader:
         return pa.concat_tables(parts)
 
     def _check_place(self) -> None:
-        """Raise BadData where the footer shows that the rows are of another queue or commit than the segment: somebody put
-        another file in the place of this one. The audit compares the rows themselves."""
+        """Raise BadData where the footer shows that the rows are of another queue or commit than the segment: another file is
+        in the place of this one. The audit compares the rows themselves."""
         slice_ = self._slice
         queue = slice_.queue
         of_queue = {"topic": queue.topic, "broker_name": queue.broker_name, "queue_id": queue.queue_id}
