@@ -1,7 +1,9 @@
 """Replay: consume a topic again from a given time, with the listener of a group.
 
-**What it does.** Consumes the messages that were stored in [from, until) under a replay group of its own, whose name is
-in the answer. The live group's offsets do not move. Messages that fail are retried under the replay group; to consume
+**What it does.** The first task shows what the replay would read: messages and bytes of each queue, about how long it takes,
+and what is unusual, in its log and in the note of the run. A time in the future is refused; a range without messages is
+green. Then the messages that were stored in [from, until) are consumed under a replay group of its own, whose name is in
+the answer. The live group's offsets do not move. Messages that fail are retried under the replay group; to consume
 these retries once they have been delivered, trigger this DAG with the replay group as `group`, without topic and time.
 
 **Running it again.** A run is one replay: a cleared run that was complete answers `already_committed`. A new run is a

@@ -32,6 +32,7 @@ from rmq_store.errors import WrongUse
 from rmq_store.lake.admin.groups import need_group
 from rmq_store.lake.admin.offset_moves import move_in_all
 from rmq_store.lake.admin.redrive import redrive_all, shards_with_dead_letters
+from rmq_store.lake.admin.replay import replay_notes
 from rmq_store.lake.admin.undo import undo
 from rmq_store.lake.audit.audit import audit
 from rmq_store.lake.audit.finding import table_of, without_repeats
@@ -47,7 +48,6 @@ from rmq_store.lake.window.consumption import Consumption, outcomes_of, shards_o
 from rmq_store.lake.window.deliver import deliver
 from rmq_store.lake.window.dry_run import plan_request
 from rmq_store.lake.window.engine import Engine, LocalEngine
-from rmq_store.lake.window.range_notes import notes_of_times
 from rmq_store.lake.window.send_request import messages_by_shard, send_parts
 from rmq_store.lake.window.window import consume_window
 from rmq_store.message.message import MessageQueue
@@ -251,18 +251,16 @@ class Store:
         """What ``replay`` with the same arguments would do, as ``plan``. ``notes`` say what is unusual about the range: it has
         no messages, or begins before those that are kept. Raises WrongUse for a time in the future."""
         request = self._replay_request(until, request_id)
-        arguments = as_replay(group, topic, _ms(since), request)
-        return self._planned(*arguments, self._replay_notes(arguments[0], topic, _ms(since), request.until_ms))
+        group, request, scope = as_replay(group, topic, _ms(since), request)
+        shards = shards_of(self.lake, group, scope)
+        notes = replay_notes(shards, group, request, self.host, scope)
+        return plan_request(self.lake, shards, group, request, self.host, scope, notes=notes)
 
     def _planned(
         self, group: GroupSettings, request: ConsumeRequest, scope: Scope, notes: Sequence[str]
     ) -> ConsumePlan:
         shards = shards_of(self.lake, group, scope)
         return plan_request(self.lake, shards, group, request, self.host, scope, notes=notes)
-
-    def _replay_notes(self, group: GroupSettings, topic: str, from_ms: int, until_ms: int | None) -> list[str]:
-        shards = [(shard, shard.positions().queues_of(topic)) for shard in shards_of(self.lake, group)]
-        return notes_of_times(shards, from_ms, until_ms, self.host.now_ms())
 
     def consume_all(
         self,

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
-from rmq_store.admin.move_sizes import MoveSize
+from rmq_store.admin.move_sizes import Direction, MoveSize
 from rmq_store.commit.ctl import Action, Actor, Ctl, Moved, Proposal
 from rmq_store.commit.positions import ABSENT, Positions, grp_id, min_id, off_id, pas_id
 from rmq_store.commit.request import Status, refuse_other_request
@@ -80,6 +80,31 @@ class MoveReport:
         if self.sizes:
             return sum(size.more for size in self.sizes)
         return sum((move.from_offset or 0) - move.to_offset for move in self.moves if move.to_offset != ABSENT)
+
+    def total(self, direction: Direction) -> tuple[int, int]:
+        """Of a dry run the messages, and the bytes of their bodies, that are read again or skipped."""
+        sizes = [size for size in self.sizes if size.direction is direction]
+        return sum(size.messages for size in sizes), sum(size.bytes for size in sizes)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row per queue. ``direction``, ``messages`` (read again or skipped) and ``bytes`` are those of ``sizes``;
+        None where not known."""
+        sizes = {size.queue: size for size in self.sizes}
+        return [
+            {
+                "shard": self.shard,
+                "topic": move.queue.topic,
+                "broker_name": move.queue.broker_name,
+                "queue_id": move.queue.queue_id,
+                "from_offset": move.from_offset,
+                "to_offset": None if move.to_offset == ABSENT else move.to_offset,
+                "direction": size and str(size.direction),
+                "messages": size and size.messages,
+                "bytes": size and size.bytes,
+            }
+            for move in self.moves
+            for size in [sizes.get(move.queue)]
+        ]
 
 
 def earlier_commit(request: MoveRequest, commits: Iterable[Ctl]) -> Ctl | None:

@@ -11,6 +11,7 @@ from rmq_store.utils.times import format_time
 if TYPE_CHECKING:
     from rmq_store.commit.claim import Held
     from rmq_store.window.consume import WindowReport
+    from rmq_store.window.dry_run import ConsumePlan
     from rmq_store.window.due import WaitingRetries
 
 Answer = Mapping[str, Any]
@@ -47,14 +48,38 @@ def redrive_sentence(answers: Sequence[Answer]) -> str:
     return _before(*answers) + text + (f"; {failed:,} cannot be edited" if failed else "") + _warnings(answers)
 
 
-def reset_sentence(answers: Sequence[Answer]) -> str:
-    """A reset or its dry run, from an answer per shard with its ``moves``: queue, from, to."""
+def replay_preview_sentence(answer: Answer) -> str:
+    """What a replay would read, from its preview."""
+    if answer["status"] == "already_committed":
+        return "the request was committed before, there is nothing left to do"
+    size = f"{_messages(answer['messages'])} ({_number(answer['bytes'], 'byte')}) of {_number(len(answer['queues']), 'queue')}"
+    others = [f"{answer[name]:,} of them {name}" for name in ("filtered", "dropped") if answer[name]]
+    others += [f"{answer['lost']:,} lost"] if answer["lost"] else []
+    if answer["last_attempts"]:
+        others.append(f"{answer['last_attempts']:,} become dead letters if they fail")
+    return "; ".join(["would read " + ", ".join([size, *others]), answer["time"], *answer["notes"]])
+
+
+def nothing_to_read(plan: ConsumePlan) -> str:
+    """Why a replay, or the follow-up of one, has nothing to do."""
+    retries = plan.retries
+    waiting = [f"{_number(retries.due, 'retry')} due, for rmq_deliver_delayed"] if retries.due else []
+    if retries.waiting and retries.next_due_ms is not None:
+        waiting.append(
+            f"{_number(retries.waiting, 'retry')} waiting, the first is due at {format_time(retries.next_due_ms)}"
+        )
+    return "; ".join([*plan.notes, *waiting]) or "there is nothing to replay"
+
+
+def moves_sentence(answers: Sequence[Answer]) -> str:
+    """A reset, an undo or a dry run of them, from an answer per shard with its ``moves``: queue, from, to. That of a dry run
+    also has ``again`` and ``skipped``: messages and bytes."""
     moves = [(move[1], move[2]) for answer in answers for move in answer["moves"]]
     changed = [move for move in moves if move[0] != move[1]]
     if not changed:
         return f"no offset changes: {_number(len(moves), 'queue')} looked at{_warnings(answers)}"
     verb = "would move: " if _is_dry_run(answers) else "moved: "
-    return _before(*answers) + verb + _offsets(changed)[0] + _warnings(answers)
+    return _before(*answers) + verb + _offsets(changed)[0] + _sizes(answers) + _warnings(answers)
 
 
 def import_sentence(answer: Answer) -> str:
@@ -66,6 +91,16 @@ def import_sentence(answer: Answer) -> str:
         f"{_messages(answer['messages'])} of {_number(answer['queues'], 'queue')} imported from {answer['broker_name']}"
     )
     return f"{_before(answer)}{text}; its log is read up to {answer['end']:,}{skipped}{_warnings([answer])}"
+
+
+def _sizes(answers: Sequence[Answer]) -> str:
+    """What dry runs of moves would read again and skip."""
+    parts = ""
+    for name, verb in (("again", "read again"), ("skipped", "skipped")):
+        messages, bytes_ = (sum(answer.get(name, (0, 0))[at] for answer in answers) for at in (0, 1))
+        if messages:
+            parts += f"; {_messages(messages)} ({_number(bytes_, 'byte')}) would be {verb}"
+    return parts
 
 
 _MAINTAINED = {

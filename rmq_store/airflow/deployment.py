@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rmq_store.admin.replay import known_settings
 from rmq_store.errors import WrongUse
 from rmq_store.settings.environment import Environment
 from rmq_store.settings.listener_folders import add_listener_folders, has_module
 from rmq_store.settings.retention_settings import RetentionRule
-from rmq_store.settings.settings import Settings, read_settings
+from rmq_store.settings.settings import GroupSettings, Settings, read_settings
 from rmq_store.settings.settings_values import ENGINES
 from rmq_store.settings.spark_settings import SparkSettings, spark_target
 from rmq_store.utils.host import Host
@@ -137,6 +138,11 @@ class Deployment:
         """The groups with ``consume_retries``; none where there is no file. Raises WrongUse for one that is no TOML."""
         groups = self.settings().groups if os.path.exists(self.settings_file) else ()
         return [group.name for group in groups if group.consume_retries]
+
+    def known_settings(self, group: str) -> GroupSettings | None:
+        """The settings of a group or of a replay group; None where there is no file, or it does not know the group. Raises
+        WrongUse with the problems of the group."""
+        return known_settings(self.settings(), group) if os.path.exists(self.settings_file) else None
 
     def listener_warning(self, listener: str) -> str:
         """What a user should know of a group's listener, ``module:attribute``, before a window calls it; "" if its module is on

@@ -94,6 +94,10 @@ def note(context: Context, sentence: str, hook: RmqHook | None = None) -> None:
     context["ti"].xcom_push(NOTE, sentence)
 
 
+PREVIEW = "preview"
+"""The XCom with what a run is going to do: ``text``, a row per queue in ``queues``, and ``notes``."""
+
+
 def logged(answer: Answer, hook: RmqHook | None = None) -> Answer:
     """The answer, for the log and as XCom, without secrets and control characters, once it and its ``warnings`` are in the
     task's log."""

@@ -54,7 +54,7 @@ def _lines(plan: ConsumePlan) -> list[str]:
     lines = [shard.idle for shard in plan.shards if shard.idle]
     if windows:
         lines += [f"in all: {_counts_text(plan.counts)}, in {windows:,} {'window' if windows == 1 else 'windows'}"]
-        lines += [f"time: {plan.estimate or 'no estimate: the group has no windows yet'}"]
+        lines += [f"time: {plan.time}"]
     if plan.counts.last_attempts:
         lines += [f"last attempts: {plan.counts.last_attempts:,} messages become dead letters if they fail"]
     lines += _retry_lines(plan.retries)

@@ -237,10 +237,9 @@ def replay(
         raise WrongUse("another attempt of a replay reads what the first one read: omit --topic, --from and --until")
     store = open_store(options.root)
     from rmq_store.admin.replay import as_replay
-    from rmq_store.lake.admin.replay import begin_attempt, plan_attempt, shards_replayed
+    from rmq_store.lake.admin.replay import begin_attempt, plan_attempt, replay_notes, shards_replayed
     from rmq_store.lake.window.consumption import shards_of
     from rmq_store.lake.window.dry_run import plan_request
-    from rmq_store.lake.window.range_notes import notes_of_times
     from rmq_store.window.consume_request import ConsumeRequest
 
     request = ConsumeRequest(
@@ -256,8 +255,7 @@ def replay(
     elif topic is not None and since is not None:
         settings, request, scope = as_replay(settings, topic, since, request)
         shards = shards_of(store, settings, scope, chosen=options.shard)
-        queues = [(shard, shard.positions().queues_of(topic)) for shard in shards]
-        notes = notes_of_times(queues, since, until, host.now_ms())
+        notes = replay_notes(shards, settings, request, host, scope)
     folders = listener_folders(options.listener_path or ())
     if dry_run:
         if reprocess is not None:

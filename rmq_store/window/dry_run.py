@@ -25,7 +25,7 @@ from rmq_store.message.message import MessageQueue
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.window.consume import WindowResult, consume_proposal
 from rmq_store.window.consume_request import ConsumeRequest
-from rmq_store.window.estimate import Estimate, Sample, estimate_of
+from rmq_store.window.estimate import NO_SAMPLE, Estimate, Sample, estimate_of
 from rmq_store.window.plan import Plan
 from rmq_store.window.ranges import window_id
 from rmq_store.window.shard_view import ShardView
@@ -126,6 +126,13 @@ class ShardPlan:
     def counts(self) -> Counts:
         return sum((window.counts for window in self.windows), Counts())
 
+    @property
+    def has_work(self) -> bool:
+        """Whether the request has messages to read or lost offsets to record here, or would report: an error, or what it has
+        committed before."""
+        counts, is_complete = self.counts, self.status == Status.ALREADY_COMMITTED
+        return is_complete or self.error is not None or bool(counts.messages or counts.lost)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumePlan:
@@ -158,6 +165,32 @@ class ConsumePlan:
     def error(self) -> RmqError | None:
         """The error with which the request would end: that of its first shard with one."""
         return next((shard.error for shard in self.shards if shard.error is not None), None)
+
+    @property
+    def time(self) -> str:
+        """The estimate in words, with the sample it comes from."""
+        return str(self.estimate or NO_SAMPLE)
+
+    def queue_rows(self) -> list[dict[str, Any]]:
+        """A row per queue, all its windows together: its offsets ``[begin_offset, end_offset)`` and its counts."""
+        ranges: dict[tuple[str, MessageQueue], tuple[int, int, Counts]] = {}
+        for shard in self.shards:
+            for one in (queue for window in shard.windows for queue in window.queues):
+                place, range_ = (shard.shard, one.range.queue), one.range
+                begin, _, counts = ranges.get(place, (range_.begin, range_.end, Counts()))
+                ranges[place] = (begin, range_.end, counts + one.counts)
+        return [
+            {
+                "shard": shard,
+                "topic": queue.topic,
+                "broker_name": queue.broker_name,
+                "queue_id": queue.queue_id,
+                "begin_offset": begin,
+                "end_offset": end,
+                **_counts(counts),
+            }
+            for (shard, queue), (begin, end, counts) in sorted(ranges.items())
+        ]
 
     def summary(self) -> dict[str, Any]:
         """A JSON value: in all, per shard, and per window with its queues."""

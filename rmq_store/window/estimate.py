@@ -13,6 +13,8 @@ from rmq_store.utils.host import uuid7_ms
 SAMPLED_WINDOWS = 10
 """An estimate comes from so many windows at most, the last ones of the group."""
 
+NO_SAMPLE = "no estimate: the group has no windows yet"
+
 
 @dataclass(frozen=True, slots=True)
 class Sample:

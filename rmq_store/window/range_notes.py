@@ -41,7 +41,9 @@ def range_notes(
         newest_ms = max((one.last_ms for one in ranges if one.last_ms), default=None)
         newest = "" if newest_ms is None else f"; the newest is of {format_time(newest_ms)}"
         goes = ": the group moves to the end of each queue" if is_reset else ": there is nothing to replay"
-        notes.append(f"no message was stored at {format_time(from_ms)} or later{newest}{goes}")
+        stored = f"no message was stored at {format_time(from_ms)} or later{newest}"
+        kept = f"no message from {format_time(from_ms)} on is kept"
+        notes.append((kept if _emptied(ranges, from_ms) else stored) + goes)
     elif until_ms is not None and all(one.begin >= one.end for one in ranges):
         span = f"{format_time(from_ms)} to {format_time(until_ms)}"
         notes.append(f"no message was stored from {span}: there is nothing to replay")
@@ -61,15 +63,27 @@ def until_notes(until_ms: int, now_ms: int) -> list[str]:
 
 
 def _trimmed(ranges: Sequence[TimedRange], from_ms: int) -> list[str]:
-    """Of queues that begin at their first readable message, which is not their first and was stored later than ``from_ms``."""
+    """Of queues that begin at their first readable message, which is not their first and was stored later than ``from_ms``; and
+    of those that held later messages, and hold none any more."""
     cut = [
         one
         for one in ranges
         if one.least and one.begin <= one.least and one.first_ms is not None and one.first_ms > from_ms
     ]
-    if not cut:
+    emptied = _emptied(ranges, from_ms)
+    if cut:
+        one = min(cut, key=lambda one: (-(one.first_ms or 0), one.queue))
+        begins = f"{one.queue} begins at offset {one.least}, stored at {format_time(one.first_ms or 0)}"
+    elif emptied:
+        begins = f"{emptied[0].queue} holds none any more"
+    else:
         return []
-    one = min(cut, key=lambda one: (-(one.first_ms or 0), one.queue))
-    others = f", and so do {len(cut) - 1} more queues" if len(cut) > 1 else ""
-    begins = f"{one.queue} begins at offset {one.least}, stored at {format_time(one.first_ms or 0)}"
-    return [f"messages from {format_time(from_ms)} on may be missing: {begins}, as older messages are not kept{others}"]
+    gone = cut + emptied
+    queues = "1 queue" if len(gone) == 1 else f"{len(gone):,} queues"
+    kept = f"{sum(one.least for one in gone):,} messages of {queues} are no longer kept"
+    return [f"messages from {format_time(from_ms)} on may be missing: {begins}; {kept}"]
+
+
+def _emptied(ranges: Sequence[TimedRange], from_ms: int) -> list[TimedRange]:
+    """The queues of which no message is kept, and the newest was stored at ``from_ms`` or later."""
+    return [one for one in ranges if 0 < one.most <= one.least and one.last_ms is not None and one.last_ms >= from_ms]

@@ -479,8 +479,8 @@ def test_a_reset_shows_first_and_moves_only_when_told_to(deployed: LakeStore, ru
     assert value(deployed, offsets) == 225
 
     moved = run("rmq_reset_offset", TO_MIN | {"dry_run": False, "queues": ["broker-a:0", "broker-a:1"]})
-    of_shard = {"status": "committed", "shard": "broker-a", "moves": shown["preview"][0]["moves"][:2], "warnings": []}
-    assert moved["move"] == [of_shard]
+    of_shard = {"status": "committed", "shard": "broker-a", "moves": shown["preview"][0]["moves"][:2]}
+    assert moved["move"] == [of_shard | {"notes": [], "warnings": []}]
     history = rows(deployed, "SELECT actor, actor_source, reason FROM offset_history WHERE action = 'reset'")
     assert history == [{"actor": "dag_test", "actor_source": "airflow", "reason": TO_MIN["reason"]}] * 2
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from rmq_store.commit.ctl import Action, Actor, Consumed, Ctl
@@ -34,7 +36,14 @@ FUTURE = "is in the future: the group moves to the end of each queue, as in Rock
 NO_LATER = "no message was stored at 2024-06-03T11:30:00.000Z or later; the newest is of 2024-06-03T11:00:00.000Z"
 MISSING = (
     "messages from 2024-06-03T06:00:00.000Z on may be missing: MessageQueue [topic=Orders, brokerName=broker-a, queueId=0] "
-    "begins at offset 30, stored at 2024-06-03T07:00:00.000Z, as older messages are not kept"
+    "begins at offset 30, stored at 2024-06-03T07:00:00.000Z"
+)
+GONE = "30 messages of 1 queue are no longer kept"
+EMPTIED = replace(queue(100, 100, least=100), first_ms=None)
+NONE_KEPT = "no message from 2024-06-03T06:00:00.000Z on is kept: there is nothing to replay"
+HOLDS_NONE = (
+    "messages from 2024-06-03T06:00:00.000Z on may be missing: MessageQueue [topic=Orders, brokerName=broker-a, queueId=0] "
+    "holds none any more; 100 messages of 1 queue are no longer kept"
 )
 
 REPLAYS = [
@@ -49,8 +58,12 @@ REPLAYS = [
         [queue(50, 50)],
         ["no message was stored from 2024-06-03T09:00:00.000Z to 2024-06-03T10:00:00.000Z: there is"],
     ),
-    (-6, None, [TRIMMED], [MISSING]),
-    (-6, None, [TRIMMED, TRIMMED], [f"{MISSING}, and so do 1 more queues"]),
+    (-6, None, [TRIMMED], [f"{MISSING}; {GONE}"]),
+    (-6, None, [TRIMMED, TRIMMED], [f"{MISSING}; 60 messages of 2 queues are no longer kept"]),
+    (-6, None, [TRIMMED, EMPTIED], [f"{MISSING}; 130 messages of 2 queues are no longer kept"]),
+    (-6, None, [ALL, EMPTIED], [HOLDS_NONE]),
+    (-6, None, [EMPTIED], [NONE_KEPT, HOLDS_NONE]),
+    (-0.5, None, [ALL, EMPTIED], NONE),
     (-5, None, [TRIMMED], NONE),
     (-6, None, [queue(31, 100, least=30)], NONE),
     (-6, None, [queue(0, 100, least=0)], NONE),
@@ -59,7 +72,7 @@ REPLAYS = [
 RESETS = [
     (1, None, [END], [f"2024-06-03T13:00:00.000Z {FUTURE}"]),
     (-0.5, None, [END], [f"{NO_LATER}: the group moves to the end of each queue"]),
-    (-6, None, [TRIMMED], [MISSING]),
+    (-6, None, [TRIMMED], [f"{MISSING}; {GONE}"]),
     (-6, None, [ALL], NONE),
 ]
 

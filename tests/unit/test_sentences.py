@@ -16,6 +16,10 @@ WINDOW: dict[str, Any] = {
 DELIVERED: dict[str, Any] = {"delivered": 1, "next_due_ms": None, "warnings": []}
 REDRIVEN: dict[str, Any] = {"status": "committed", "letters": 12, "failed": 0, "topic": "%RETRY%g", "warnings": []}
 RESET: dict[str, Any] = {"status": "committed", "moves": [["a:0", 225, 0], ["a:1", 225, 0]], "warnings": []}
+REPLAY: dict[str, Any] = {
+    "status": "dry_run", "messages": 900, "bytes": 12_000, "filtered": 0, "dropped": 0, "lost": 0, "last_attempts": 0,
+    "queues": [{}], "time": "about 3 s: 900 messages at 300/s, the last window of orders", "notes": [],
+}  # fmt: skip
 IMPORTED: dict[str, Any] = {
     "status": "committed", "messages": 5000, "queues": 1, "broker_name": "broker-a", "end": 4096, "salvaged": 0,
     "warnings": [],
@@ -24,6 +28,7 @@ KEPT: dict[str, Any] = {
     "messages_removed": 0, "messages_lost": 0, "joined": 0, "checkpoint": False, "log_files_deleted": 0, "files_deleted": 0,
     "warnings": [],
 }  # fmt: skip
+WOULD_READ = "would read 900 messages (12,000 bytes) of 1 queue"
 COUNTS = "1,400 messages: 999 acked, 401 retried"
 TWO_QUEUES = "offsets of 2 queues, from 5 -> 6 to 0 -> 9"
 PLANNED: dict[str, Any] = {
@@ -71,10 +76,30 @@ PLANNED: dict[str, Any] = {
             [REDRIVEN | {"status": "dry_run", "failed": 2, "letters": 1}],
             "1 dead letter would be sent to %RETRY%g; 2 cannot be edited",
         ),
-        ("reset", [RESET], "moved: offsets 225 -> 0 in 2 queues"),
-        ("reset", [RESET | {"status": "dry_run"}], "would move: offsets 225 -> 0 in 2 queues"),
-        ("reset", [RESET | {"moves": [["a:0", 3, 3]]}], "no offset changes: 1 queue looked at"),
-        ("reset", [RESET | {"moves": [["a:0", None, 3]]}], "moved: offsets none -> 3 in 1 queue"),
+        ("moves", [RESET], "moved: offsets 225 -> 0 in 2 queues"),
+        ("moves", [RESET | {"status": "dry_run"}], "would move: offsets 225 -> 0 in 2 queues"),
+        ("moves", [RESET | {"moves": [["a:0", 3, 3]]}], "no offset changes: 1 queue looked at"),
+        ("moves", [RESET | {"moves": [["a:0", None, 3]]}], "moved: offsets none -> 3 in 1 queue"),
+        (
+            "moves",
+            [RESET | {"status": "dry_run", "again": [450, 1], "skipped": [0, 0]}, RESET | {"status": "dry_run"}],
+            "would move: offsets 225 -> 0 in 4 queues; 450 messages (1 byte) would be read again",
+        ),
+        (
+            "replay_preview",
+            REPLAY,
+            f"{WOULD_READ}; about 3 s: 900 messages at 300/s, the last window of orders",
+        ),
+        (
+            "replay_preview",
+            REPLAY | {"filtered": 2, "lost": 1, "last_attempts": 3, "time": "1 s", "notes": ["a note"]},
+            f"{WOULD_READ}, 2 of them filtered, 1 lost, 3 become dead letters if they fail; 1 s; a note",
+        ),
+        (
+            "replay_preview",
+            REPLAY | {"status": "already_committed"},
+            "the request was committed before, there is nothing left to do",
+        ),
         ("import", IMPORTED, "5,000 messages of 1 queue imported from broker-a; its log is read up to 4,096"),
         ("import", IMPORTED | {"status": "unchanged"}, "broker broker-a has no new messages"),
         ("maintain", [KEPT], "there was nothing to do"),

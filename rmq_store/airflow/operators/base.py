@@ -12,17 +12,21 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 
 from rmq_store.admin.dag_params import Run, check_names
-from rmq_store.admin.sentences import window_line, window_sentence
+from rmq_store.admin.move_sizes import Direction
+from rmq_store.admin.sentences import moves_sentence, window_line, window_sentence
 from rmq_store.airflow import task
 from rmq_store.airflow.hooks.rmq import RmqHook
 from rmq_store.airflow.lineage import Lineage, openlineage_of
 from rmq_store.airflow.task import Answer, translated
+from rmq_store.commit.request import Status
 from rmq_store.utils.host import Host
 from rmq_store.utils.progress import by_tenths
+from rmq_store.utils.redaction import cleaned_value
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from rmq_store.admin.offset_moves import MoveReport
     from rmq_store.lake.table.shard import Shard
     from rmq_store.lake.table.store import LakeStore
     from rmq_store.lake.window.engine import Engine
@@ -143,6 +147,44 @@ class RmqOperator(BaseOperator):
         self.note(context, f"{group.name} in {shard.name}: {window_sentence(answer)}")
         return answer
 
+    def moved(
+        self, context: Context, shards: Sequence[Shard], group: str, reports: Sequence[MoveReport], action: str
+    ) -> list[Answer]:
+        """Log the moves of a group's offsets as a table, and return an answer per shard. Of a dry run the sum is the preview.
+
+        :param action: What moves them, for the note.
+        """
+        from rmq_store.lake.window.dry_run import group_sample
+        from rmq_store.window.estimate import NO_SAMPLE, estimate_of
+
+        answers = [self.logged(_move_answer(report)) for report in reports]
+        rows = [row for report in reports for row in report.rows()]
+        notes = list(dict.fromkeys(note for report in reports for note in report.notes))
+        text = "; ".join([f"{action}: {moves_sentence(answers)}", *notes])
+        if not any(report.status == Status.DRY_RUN for report in reports):
+            self.log_queues(rows, _MOVE_COLUMNS)
+            self.note(context, text)
+            return answers
+        again = sum(report.total(Direction.AGAIN)[0] for report in reports)
+        if again:
+            text += f"; {estimate_of(again, group_sample(shards, group)) or NO_SAMPLE}"
+        self.preview(context, text, rows, [*_MOVE_COLUMNS, "direction", "messages", "bytes"], {"notes": notes})
+        return answers
+
+    def preview(
+        self, context: Context, text: str, rows: Sequence[Answer], columns: Sequence[str], answer: Answer
+    ) -> None:
+        """Show what the run is going to do: as a table in the task's log, in the note of the run, and as the XCom ``preview``,
+        which is ``answer`` with ``text`` and ``queues``. At most 1,000 queues are shown."""
+        from rmq_store.cli.output import MANY_ROWS
+
+        self.log_queues(rows, columns)
+        shown = [{name: row[name] for name in columns} for row in rows[:MANY_ROWS]]
+        context["ti"].xcom_push(
+            task.PREVIEW, cleaned_value(answer | {"text": text, "queues": shown}, self.hook.secrets)
+        )
+        self.note(context, text)
+
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
         """Return the inputs and outputs; None where OpenLineage's provider is not installed."""
         return openlineage_of(self.lineage)
@@ -166,6 +208,28 @@ class RmqOperator(BaseOperator):
     def log_line(self, text: str) -> None:
         """Write to the task's log, without secrets."""
         task.log_line(text, self.hook)
+
+
+_MOVE_COLUMNS = ("shard", "topic", "broker_name", "queue_id", "from_offset", "to_offset")
+
+
+def _move_answer(report: MoveReport) -> Answer:
+    """``moves``: ``[broker:queue, from, to]`` for each queue. ``again``, ``skipped``: ``[messages, bytes]``, of a dry run."""
+    answer: Answer = {
+        "status": report.status,
+        "shard": report.shard,
+        "moves": [
+            [f"{move.queue.broker_name}:{move.queue.queue_id}", move.from_offset, move.to_offset]
+            for move in report.moves
+        ],
+        "notes": list(report.notes),
+        "warnings": list(report.warnings),
+    }
+    if report.status != Status.DRY_RUN:
+        return answer
+    return answer | {
+        str(direction): list(report.total(direction)) for direction in (Direction.AGAIN, Direction.SKIPPED)
+    }
 
 
 def _plain(value: Any) -> Any:

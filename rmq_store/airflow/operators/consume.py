@@ -129,9 +129,8 @@ class RmqPlanShardsOperator(RmqConsumeOperator):
         return names
 
     def _shards_to_replay(self, context: Context, interval: IntervalReplay) -> list[str]:
-        from rmq_store.lake.admin.replay import has_messages
+        from rmq_store.lake.admin.replay import has_messages, replay_notes
         from rmq_store.lake.window.consumption import shards_of
-        from rmq_store.lake.window.range_notes import notes_of_times
 
         deployment, host = self.hook.deployment, Host()
         group = deployment.settings().group(self.group)
@@ -139,9 +138,7 @@ class RmqPlanShardsOperator(RmqConsumeOperator):
         replaying, request, scope = interval.arguments(group)
         names = [shard.name for shard in shards if has_messages(shard, replaying, request, host, scope)]
         self.log_line(f"backfill: replay under {replaying.name}; shards with messages: {', '.join(names) or 'none'}")
-        topics = [subscription.topic for subscription in group.subscriptions]
-        queues = [(shard, [q for topic in topics for q in shard.positions().queues_of(topic)]) for shard in shards]
-        notes = notes_of_times(queues, interval.from_ms, interval.until_ms, host.now_ms())
+        notes = replay_notes(shards, replaying, request, host, scope)
         if not names:
             nothing_to_do(context, "; ".join(notes) or "the interval has no messages")
         for note in notes if names else ():

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rmq_store.admin.dag_params import ReplayParams
 from rmq_store.admin.replay import as_replay, group_settings
+from rmq_store.admin.sentences import nothing_to_read, replay_preview_sentence
 from rmq_store.airflow.links.console import RmqGroupLink, RmqNewDeadLettersLink, RmqWindowLink
 from rmq_store.airflow.operators.base import RmqOperator
-from rmq_store.airflow.task import Answer
+from rmq_store.airflow.task import Answer, nothing_to_do
 from rmq_store.errors import WrongUse
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.utils.host import Host
@@ -18,6 +19,8 @@ from rmq_store.window.consume_request import ConsumeRequest, Scope
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperatorLink, Context
+
+    from rmq_store.window.dry_run import ConsumePlan
 
 
 class Replay(NamedTuple):
@@ -92,17 +95,49 @@ class RmqReplayBaseOperator(RmqOperator):
 
 
 class RmqPlanReplayOperator(RmqReplayBaseOperator):
-    """Return the names of the shards that the replay reads, after a check of all arguments. No Spark session starts."""
+    """
+    Return the names of the shards in which the replay has something to do, after a dry run of it. No Spark session starts.
+
+    The log, the note of the run and the XCom ``preview`` have the messages and bytes of each queue, counted exactly, an
+    estimate of the time from the last windows of the group, and what is unusual about the range. A time in the future is
+    refused. No shard is a success; the XCom ``nothing_to_do`` says why.
+    """
 
     def act(self, context: Context) -> list[str]:
         """Return the shards' names."""
-        from rmq_store.lake.admin.replay import shards_replayed
-        from rmq_store.lake.window.consumption import shards_of
+        plan = self._plan(self.replay(context))
+        names = [shard.shard for shard in plan.shards if shard.has_work]
+        if not names:
+            nothing_to_do(context, nothing_to_read(plan))
+            return names
+        rows = plan.queue_rows()
+        whole = plan.summary()
+        answer = {name: value for name, value in whole.items() if name not in ("shards", "windows")}
+        answer |= {"time": plan.time, "queues": rows}
+        text = replay_preview_sentence(answer)
+        if plan.error is not None:
+            text += f"; it ends with an error: {plan.error}"
+        self.preview(context, f"{plan.group}: {text}", rows, _COLUMNS, answer)
+        return names
 
-        replay, store = self.replay(context), self.hook.deployment.open_store()
-        if replay.is_new_attempt:
-            return [shard.name for shard in shards_replayed(store, replay.group.name)]
-        return [shard.name for shard in shards_of(store, replay.group, replay.scope)]
+    def _plan(self, replay: Replay) -> ConsumePlan:
+        from rmq_store.lake.admin.replay import plan_attempt, replay_notes, shards_replayed
+        from rmq_store.lake.window.consumption import shards_of
+        from rmq_store.lake.window.dry_run import plan_request
+
+        group, request, scope, is_new_attempt = replay
+        store, host = self.hook.deployment.open_store(), Host()
+        if is_new_attempt:
+            return plan_attempt(store, shards_replayed(store, group.name), group, request, host)
+        shards = shards_of(store, group, scope)
+        notes = replay_notes(shards, group, request, host, scope)
+        return plan_request(store, shards, group, request, host, scope, notes=notes)
+
+
+_COLUMNS = (
+    "shard", "topic", "broker_name", "queue_id", "begin_offset", "end_offset", "messages", "bytes", "matched", "filtered",
+    "lost",
+)  # fmt: skip
 
 
 class RmqReplayOperator(RmqReplayBaseOperator):

@@ -8,11 +8,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from rmq_store.admin.dag_params import reset_request
-from rmq_store.admin.sentences import reset_sentence
 from rmq_store.airflow.links.console import RmqGroupLink
 from rmq_store.airflow.operators.base import RmqOperator
 from rmq_store.airflow.task import Answer
-from rmq_store.commit.ctl import Moved
 from rmq_store.utils.host import Host
 
 if TYPE_CHECKING:
@@ -23,7 +21,8 @@ class RmqResetOffsetOperator(RmqOperator):
     """
     Move a group's offsets of one topic, or show the new ones, in all shards that have the topic.
 
-    A window that was running cannot commit after it.
+    A window that was running cannot commit after it. A dry run has the messages and bytes of each queue that the group would
+    read again or skip, counted exactly, and an estimate of the time, in its log and its XCom ``preview``.
 
     :param group: The consumer group. (templated)
     :param topic: The topic. (templated)
@@ -78,22 +77,12 @@ class RmqResetOffsetOperator(RmqOperator):
             dry_run=self.is_dry_run,
         )
         request = reset_request(self.run_facts(context), values)
-        shards = shards_with_queues(self.hook.deployment.open_store().shards(), request.topic, request.queues)
-        answers = []
-        for report in move_in_all([(shard, replace(request, queues=queues)) for shard, queues in shards], Host()):
-            for move in report.moves:
-                self.log_line(f"{move.queue}: {move.from_offset} -> {move.to_offset}")
-            answer = {
-                "status": report.status,
-                "shard": report.shard,
-                "moves": [_move_values(move) for move in report.moves],
-                "warnings": list(report.warnings),
-            }
-            answers.append(self.logged(answer))
-        self.note(context, f"{request.group}, topic {request.topic}: {reset_sentence(answers)}")
-        return answers
-
-
-def _move_values(move: Moved) -> list[str | int | None]:
-    """``[broker:queue, from, to]``."""
-    return [f"{move.queue.broker_name}:{move.queue.queue_id}", move.from_offset, move.to_offset]
+        deployment, host = self.hook.deployment, Host()
+        shards = shards_with_queues(deployment.open_store().shards(), request.topic, request.queues)
+        reports = move_in_all(
+            [(shard, replace(request, queues=queues)) for shard, queues in shards],
+            host,
+            deployment.known_settings(request.group),
+        )
+        action = f"{request.group}, topic {request.topic}"
+        return self.moved(context, [shard for shard, _ in shards], request.group, reports, action)

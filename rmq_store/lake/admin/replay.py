@@ -14,6 +14,7 @@ from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.dry_run import plan_request
 from rmq_store.lake.window.plan import ShardLookup
+from rmq_store.lake.window.range_notes import notes_of_times
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.utils.host import Host
 from rmq_store.window.consume_request import ConsumeRequest, Scope
@@ -27,6 +28,18 @@ def shards_replayed(store: LakeStore, name: str, chosen: str | None = None) -> l
     if not shards:
         raise WrongUse(f"{name} has replayed nothing here: give the group name that 'rmq replay' printed")
     return shards
+
+
+def replay_notes(
+    shards: Sequence[Shard], group: GroupSettings, request: ConsumeRequest, host: Host, scope: Scope
+) -> list[str]:
+    """What is unusual about the range of a replay in these shards, in words. The arguments are those of ``as_replay``; for any
+    other request there is nothing to say."""
+    if scope.from_ms is None:
+        return []
+    topics = [subscription.topic for subscription in group.subscriptions]
+    queues = [(shard, [q for topic in topics for q in shard.positions().queues_of(topic)]) for shard in shards]
+    return notes_of_times(queues, scope.from_ms, request.until_ms, host.now_ms())
 
 
 def has_messages(shard: Shard, group: GroupSettings, request: ConsumeRequest, host: Host, scope: Scope) -> bool:

@@ -85,7 +85,7 @@ def plan_request(
             if plan.error is not None:
                 raise plan.error
     sampled = request.parameters.get("replay_of") or group.name
-    sample = _sample(shards, sampled)
+    sample = group_sample(shards, sampled)
     most = max((window.counts.messages for plan in plans for window in plan.windows), default=0)
     return ConsumePlan(
         group=group.name,
@@ -209,7 +209,8 @@ def _waiting(store: LakeStore, shard: Shard, group: str, now_ms: int) -> Retries
     return Retries(due=messages, waiting=sum(map(len, ranges)) - messages, next_due_ms=next_due_ms(due))
 
 
-def _sample(shards: Sequence[Shard], group: str) -> Sample | None:
+def group_sample(shards: Sequence[Shard], group: str) -> Sample | None:
+    """The last windows of the group, to estimate a time from; None: it has had none with messages."""
     windows = [ctl for shard in shards for ctl in shard.newest_ctls(group, Action.CONSUME, SAMPLED_WINDOWS)]
     newest = sorted(windows, key=lambda ctl: ctl.commit_id)[-SAMPLED_WINDOWS:]
     return sample_of(group, newest)
