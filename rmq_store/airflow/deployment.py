@@ -134,15 +134,20 @@ class Deployment:
         """The consumer groups. Raises WrongUse for a file that is missing or no TOML."""
         return read_settings(self.settings_file)
 
+    def known_groups(self) -> Settings | None:
+        """The settings; None where there is no file. Raises WrongUse for one that is no TOML."""
+        return self.settings() if os.path.exists(self.settings_file) else None
+
     def groups_that_consume_retries(self) -> list[str]:
         """The groups with ``consume_retries``; none where there is no file. Raises WrongUse for one that is no TOML."""
-        groups = self.settings().groups if os.path.exists(self.settings_file) else ()
-        return [group.name for group in groups if group.consume_retries]
+        settings = self.known_groups()
+        return [group.name for group in settings.groups if group.consume_retries] if settings else []
 
     def known_settings(self, group: str) -> GroupSettings | None:
         """The settings of a group or of a replay group; None where there is no file, or it does not know the group. Raises
         WrongUse with the problems of the group."""
-        return known_settings(self.settings(), group) if os.path.exists(self.settings_file) else None
+        settings = self.known_groups()
+        return known_settings(settings, group) if settings else None
 
     def listener_warning(self, listener: str) -> str:
         """What a user should know of a group's listener, ``module:attribute``, before a window calls it; "" if its module is on

@@ -62,6 +62,7 @@ class RmqResetOffsetOperator(RmqOperator):
 
     def act(self, context: Context) -> list[Answer]:
         """Return an answer per shard."""
+        from rmq_store.cli.common import check_group
         from rmq_store.lake.admin.offset_moves import move_in_all
         from rmq_store.lake.window.consumption import shards_with_queues
 
@@ -78,7 +79,9 @@ class RmqResetOffsetOperator(RmqOperator):
         )
         request = reset_request(self.run_facts(context), values)
         deployment, host = self.hook.deployment, Host()
-        shards = shards_with_queues(deployment.open_store().shards(), request.topic, request.queues)
+        store = deployment.open_store()
+        check_group(store, request.group, deployment.known_groups())
+        shards = shards_with_queues(store.shards(), request.topic, request.queues)
         reports = move_in_all(
             [(shard, replace(request, queues=queues)) for shard, queues in shards],
             host,
