@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -106,6 +107,20 @@ def _stop(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt if number == signal.SIGINT else Terminated
 
 
+_AGAIN_S = 0.05
+
+
+def _not_raised(unraisable: sys.UnraisableHookArgs) -> None:
+    """Python drops what a signal's handler raises inside ``__del__``: the signal comes again when that has ended."""
+    number = _SIGNAL.get()
+    if number is None or not isinstance(unraisable.exc_value, KeyboardInterrupt | Terminated):
+        sys.__unraisablehook__(unraisable)
+        return
+    again = threading.Timer(_AGAIN_S, os.kill, (os.getpid(), number))
+    again.daemon = True
+    again.start()
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. ``arguments``: default ``sys.argv[1:]``, with a handler for SIGTERM."""
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -113,6 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGTERM, _stop)
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where the starter has it ignored
             signal.signal(signal.SIGINT, _stop)
+        sys.unraisablehook = _not_raised
     _SIGNAL.set(None)
     as_json = "--json" in words
     BEFORE.set(NOTHING_BEFORE)

@@ -454,6 +454,33 @@ def fail_without_price(msgs, context):
 """
 
 
+STOPPED_IN_DEL = """
+import os, signal, time
+
+class Dying:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        sum(range(1000))
+
+def fail_without_price(msgs, context):
+    Dying()
+    time.sleep(60)
+"""
+
+
+def test_a_signal_inside_del_stops_the_command_too(imported: Rmq) -> None:
+    """Python drops what its handler raises there."""
+    (imported.folder / "cli_listener.py").write_text(STOPPED_IN_DEL)
+    settings = imported.folder / "consumers.toml"
+    settings.write_text(CONSUMERS.replace('engine = "auto"', 'engine = "auto"\nlistener_process = false'))
+    stopped = in_a_process("import sys; from rmq_store.cli import main; sys.exit(main())", "consume", "-g", "orders")
+    assert (stopped.returncode, "stopped by SIGTERM" in stopped.stderr, "Traceback" in stopped.stderr) == (
+        143,
+        True,
+        False,
+    )
+
+
 @pytest.mark.parametrize("pid", ["os.getpid()", "parent(os.getppid())"], ids=["this process", "its process"])
 @pytest.mark.parametrize(("name", "by", "exit_code"), [("SIGINT", "Ctrl-C", 130), ("SIGTERM", "SIGTERM", 143)])
 def test_who_is_stopped_says_so_and_gives_its_queues_back(
