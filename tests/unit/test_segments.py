@@ -143,7 +143,7 @@ def test_a_segment_of_a_broker_that_cannot_be_split_by_the_second_is_named(tmp_p
     world = LakeWorld(tmp_path)
     level = MessageQueue(SCHEDULE_TOPIC, SHARD, 16)
     world.fill(level, several(3))
-    (file,) = tmp_path.rglob("fill-*.parquet")
+    (file,) = tmp_path.rglob("kind=msg/*.parquet")
     file.unlink()
     with pytest.raises(MissingFile, match=r"the file of offsets \[0, 3\) of .*queueId=16\], was removed"):
         waiting_segments(world.shard, [QueueRange(level, 0, 1)])
