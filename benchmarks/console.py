@@ -71,7 +71,9 @@ def _with_history(bench: Bench, groups: int, ticks: int) -> LakeStore:
 
 def _paths() -> dict[str, str]:
     """The request of each list and of the chart, as the pages make it."""
-    filters = {name: (*listing.needs, *(("group",) if name in _OF_A_GROUP else ())) for name, listing in LISTINGS.items()}
+    filters = {
+        name: (*listing.needs, *(("group",) if name in _OF_A_GROUP else ())) for name, listing in LISTINGS.items()
+    }
     queries = {name: "&".join(f"{key}={_VALUES[key]}" for key in keys) for name, keys in filters.items()}
     lists = {name: f"/api/lists/{name}" + (f"?{query}" if query else "") for name, query in queries.items()}
     return lists | {"lag over time": f"/api/lag?group={_GROUP}"}

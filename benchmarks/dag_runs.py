@@ -164,4 +164,4 @@ class _Patient:
     def wait_for(self, is_done: object, what: str) -> None:
         assert callable(is_done)
         while not is_done():
-            time.sleep(0.05)
+            time.sleep(0.5)  # a busy SQLite answers 500

@@ -58,9 +58,14 @@ class AirflowApi:
             errors = self.request("GET", "/api/v2/importErrors")["import_errors"]
             if errors:
                 raise AirflowNotReady("\n".join(f"{error['filename']}: {error['stack_trace']}" for error in errors))
-            return dag_ids <= {dag["dag_id"] for dag in self.request("GET", "/api/v2/dags?limit=100")["dags"]}
+            return all(map(self._has_dag, dag_ids))
 
         self._airflow.wait_for(read, f"Airflow has not read all of {', '.join(sorted(dag_ids))}")
+
+    def _has_dag(self, dag_id: str) -> bool:
+        """A page of the list has 100 DAGs at most, so it is asked for those with this name."""
+        dags = self.request("GET", f"/api/v2/dags?limit=100&dag_id_pattern={quote(dag_id)}")["dags"]
+        return dag_id in {dag["dag_id"] for dag in dags}
 
     def run(self, dag_id: str, run_id: str, conf: Mapping[str, Any] | None = None) -> Json:
         """Trigger a run and wait until it has succeeded. Returns the answers of its tasks. Raises RunFailed."""
