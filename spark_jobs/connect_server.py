@@ -27,6 +27,7 @@ from rmq_store.settings.private_files import apply_umask
 from rmq_store.settings.spark_settings import SparkSettings
 from spark_jobs.jars import are_fetched
 from spark_jobs.s3a import GROUP as S3A
+from spark_jobs.s3a import knows_region
 from spark_jobs.session import DEFAULT_MASTER, open_session, warm_up
 from spark_jobs.ship import ship
 
@@ -63,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         session = open_session(
             "rmq-connect-server",
             master=options.master,
-            s3a=options.s3a or are_fetched(S3A),
+            s3a=options.s3a or (are_fetched(S3A) and knows_region(os.environ)),
             conf={
                 "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
                 "spark.connect.grpc.binding.address": options.host,

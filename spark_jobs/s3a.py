@@ -32,6 +32,14 @@ def s3a_settings(env: Mapping[str, str]) -> dict[str, str]:
     return {f"spark.hadoop.fs.s3a.{key}": value for key, value in settings.items()}
 
 
+def knows_region(env: Mapping[str, str]) -> bool:
+    """Whether ``s3a_settings`` has what it needs. A store in a folder needs no region."""
+    try:
+        return bool(options_from(env))
+    except StoreUnusable:
+        return False
+
+
 @contextmanager
 def s3a_explained() -> Iterator[None]:
     """Turn Spark's error of a session without S3A into StoreUnusable, which says how to get it."""

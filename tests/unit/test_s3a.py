@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rmq_store.errors import StoreUnusable
-from spark_jobs.s3a import s3a_explained, s3a_settings
+from spark_jobs.s3a import knows_region, s3a_explained, s3a_settings
 
 
 def test_s3a_gets_the_settings_of_a_root() -> None:
@@ -18,6 +18,14 @@ def test_s3a_gets_the_settings_of_a_root() -> None:
         "spark.hadoop.fs.s3a.connection.ssl.enabled": "false",
     }
     assert s3a_settings({"AWS_REGION": "eu-west-1"}) == {"spark.hadoop.fs.s3a.endpoint.region": "eu-west-1"}
+    assert knows_region({"AWS_REGION": "eu-west-1"})
+
+
+def test_a_server_for_a_store_in_a_folder_needs_no_region(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the jars of S3A were fetched."""
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    assert not knows_region({})
 
 
 @pytest.mark.parametrize(
