@@ -77,6 +77,8 @@ def airflow_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AirflowHo
         for name, value in home.environment().items():
             if name.startswith("AIRFLOW") or name == "RMQ_SETTINGS":
                 patch.setenv(name, value)
+        # Airflow keeps what it stored of a DAG for 30 s, and the next test may have other settings.
+        patch.setenv("AIRFLOW__CORE__MIN_SERIALIZED_DAG_UPDATE_INTERVAL", "0")
         yield home
 
 
