@@ -55,8 +55,7 @@ def all_checks(options: SettingsOptions, spark: Callable[[], SparkSettings] | No
     path = settings_path(options.settings)
     yield settings_check(path, required=options.settings is not None or "RMQ_SETTINGS" in environment.chosen)
     yield subscriptions_check(path, lambda: root_of(options.root))
-    listener_folders(())
-    yield listeners_check(path, Host())
+    yield listeners_check(path, lambda: listener_folders(()), Host())
     yield Check(
         "Spark", spark_session, "fix Java and jars first; if SPARK_REMOTE is set, start that server or unset it"
     )

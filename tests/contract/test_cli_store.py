@@ -435,6 +435,17 @@ def test_doctor_imports_the_listeners(imported: Rmq, monkeypatch: pytest.MonkeyP
     assert "RMQ_LISTENER_PATH" in wrong["mend"]
 
 
+def test_doctor_looks_at_everything_also_where_a_folder_of_listeners_is_missing(
+    imported: Rmq, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    imported.correct_listeners()
+    monkeypatch.setenv("RMQ_LISTENER_PATH", "none")
+    checks = {check["check"]: check for check in imported("doctor", "--json").json()["checks"]}
+    assert [name for name, check in checks.items() if check["status"] == "failed"] == ["listeners"]
+    assert checks["listeners"]["found"] == "RMQ_LISTENER_PATH none is not a folder"
+    assert list(checks)[-1] == "Spark"
+
+
 def test_doctor_names_every_subscription_that_a_window_would_refuse(imported: Rmq) -> None:
     imported.correct_listeners()
     settings = imported.folder / "consumers.toml"

@@ -31,11 +31,13 @@ def settings_check(path: str, *, required: bool) -> Check:
     return Check("settings", look, "correct the file; all its problems are listed")
 
 
-def listeners_check(path: str, host: Host) -> Check:
+def listeners_check(path: str, add_folders: Callable[[], object], host: Host) -> Check:
     """Imports each listener as a window does, in a process of its own unless the settings say otherwise. Those of groups with
-    ``engine = "spark"`` may be on the workers only, and are left out."""
+    ``engine = "spark"`` may be on the workers only, and are left out. ``add_folders``: makes the folders of listeners
+    importable, or raises."""
 
     def look() -> str:
+        add_folders()
         try:
             groups = read_settings(path).groups
         except RmqError as error:
