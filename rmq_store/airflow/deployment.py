@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rmq_store.admin.replay import known_settings
 from rmq_store.errors import WrongUse
 from rmq_store.settings.environment import Environment
 from rmq_store.settings.listener_folders import add_listener_folders, has_module
 from rmq_store.settings.retention_settings import RetentionRule
-from rmq_store.settings.settings import GroupSettings, Settings, read_settings
+from rmq_store.settings.settings import Settings, read_settings
 from rmq_store.settings.settings_values import ENGINES
 from rmq_store.settings.spark_settings import SparkSettings, spark_target
 from rmq_store.utils.host import Host
@@ -121,7 +120,8 @@ class Deployment:
         folders = add_listener_folders(environment=self.environment)
 
         def open_spark() -> AbstractContextManager[Engine]:
-            file = self.settings().spark if os.path.exists(self.settings_file) else SparkSettings()
+            settings = self.optional_settings()
+            file = settings.spark if settings else SparkSettings()
             target = spark_target(file, SparkSettings(), self.environment)
             opened: AbstractContextManager[Engine] = spark_module("engine").opened_engine(
                 "rmq", target, python_path=folders, listeners=listeners
@@ -134,20 +134,14 @@ class Deployment:
         """The consumer groups. Raises WrongUse for a file that is missing or no TOML."""
         return read_settings(self.settings_file)
 
-    def known_groups(self) -> Settings | None:
+    def optional_settings(self) -> Settings | None:
         """The settings; None where there is no file. Raises WrongUse for one that is no TOML."""
         return self.settings() if os.path.exists(self.settings_file) else None
 
     def groups_that_consume_retries(self) -> list[str]:
         """The groups with ``consume_retries``; none where there is no file. Raises WrongUse for one that is no TOML."""
-        settings = self.known_groups()
+        settings = self.optional_settings()
         return [group.name for group in settings.groups if group.consume_retries] if settings else []
-
-    def known_settings(self, group: str) -> GroupSettings | None:
-        """The settings of a group or of a replay group; None where there is no file, or it does not know the group. Raises
-        WrongUse with the problems of the group."""
-        settings = self.known_groups()
-        return known_settings(settings, group) if settings else None
 
     def listener_warning(self, listener: str) -> str:
         """What a user should know of a group's listener, ``module:attribute``, before a window calls it; "" if its module is on
@@ -161,7 +155,8 @@ class Deployment:
 
     def retention(self) -> tuple[RetentionRule, ...]:
         """The rules of the settings; none where there is no file."""
-        return self.settings().retention if os.path.exists(self.settings_file) else ()
+        settings = self.optional_settings()
+        return settings.retention if settings else ()
 
     def allowed_source(self, source: str) -> str:
         """The resolved source of an import. Raises WrongUse when it is outside ``RMQ_IMPORT_ROOTS``."""

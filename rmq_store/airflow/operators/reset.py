@@ -62,7 +62,7 @@ class RmqResetOffsetOperator(RmqOperator):
 
     def act(self, context: Context) -> list[Answer]:
         """Return an answer per shard."""
-        from rmq_store.cli.common import check_group
+        from rmq_store.cli.common import check_group, known_group
         from rmq_store.lake.admin.offset_moves import move_in_all
         from rmq_store.lake.window.consumption import shards_with_queues
 
@@ -79,13 +79,13 @@ class RmqResetOffsetOperator(RmqOperator):
         )
         request = reset_request(self.run_facts(context), values)
         deployment, host = self.hook.deployment, Host()
-        store = deployment.open_store()
-        check_group(store, request.group, deployment.known_groups())
+        store, settings = deployment.open_store(), deployment.optional_settings()
+        check_group(store, request.group, settings)
         shards = shards_with_queues(store.shards(), request.topic, request.queues)
         reports = move_in_all(
             [(shard, replace(request, queues=queues)) for shard, queues in shards],
             host,
-            deployment.known_settings(request.group),
+            known_group(request.group, settings),
         )
         action = f"{request.group}, topic {request.topic}"
         return self.moved(context, [shard for shard, _ in shards], request.group, reports, action)
