@@ -10,7 +10,7 @@ same id with the same arguments is the same request and is done once; None makes
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
@@ -237,7 +237,10 @@ class Store:
         """
         request = self._consume_request(until, max_messages, request_id)
         notes = [] if request.until_ms is None else until_notes(request.until_ms, self.host.now_ms())
-        return self._planned(*_scoped(group, request, replay, retries_only), notes)
+        group, request, scope = _scoped(group, request, replay, retries_only)
+        return plan_request(
+            self.lake, shards_of(self.lake, group, scope), group, request, self.host, scope, notes=notes
+        )
 
     def plan_replay(
         self,
@@ -254,12 +257,6 @@ class Store:
         group, request, scope = as_replay(group, topic, _ms(since), request)
         shards = shards_of(self.lake, group, scope)
         notes = replay_notes(shards, group, request, self.host, scope)
-        return plan_request(self.lake, shards, group, request, self.host, scope, notes=notes)
-
-    def _planned(
-        self, group: GroupSettings, request: ConsumeRequest, scope: Scope, notes: Sequence[str]
-    ) -> ConsumePlan:
-        shards = shards_of(self.lake, group, scope)
         return plan_request(self.lake, shards, group, request, self.host, scope, notes=notes)
 
     def consume_all(
