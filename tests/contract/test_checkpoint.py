@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -156,8 +157,29 @@ def test_a_damaged_checkpoint_does_not_get_into_the_next_one(lake: Lake, damage:
     table.refresh()
     write_checkpoint(table)
     assert table.log.checkpoint_damage() is None
-    assert table.log.can_read_checkpoint(table.version)
+    assert table.log.sound_checkpoint(table.version)
     assert lake.shard.positions() == table.positions
+
+
+def test_the_next_checkpoint_is_made_of_the_bytes_that_were_judged(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = lake.shard.commitlog
+    write_checkpoint(table)
+    name = checkpoint.checkpoint_name(table, table.version)
+    other_commits(lake, 1)
+    table.refresh()
+    reads: list[str] = []
+    for method in ("read", "look_at"):
+        monkeypatch.setattr(Root, method, recorded(getattr(Root, method), reads))
+    write_checkpoint(table)
+    assert reads.count(name) == 1
+
+
+def recorded(method: Callable[..., Any], reads: list[str]) -> Callable[..., Any]:
+    def call(root: Root, file: str, *span: int) -> Any:
+        reads.append(file)
+        return method(root, file, *span)
+
+    return call
 
 
 def test_the_checkpoint_of_another_table_is_damage(lake: Lake) -> None:

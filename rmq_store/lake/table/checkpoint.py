@@ -59,13 +59,13 @@ def write_checkpoint(table: LakeTable) -> None:
     root, folder, version = table.root, f"{table.path}/{LOG_FOLDER}", table.version
     names, began_ms = root.names_in(folder)
     numbers = [int(match[1]) for name in names if (match := CHECKPOINT.fullmatch(name))]
-    before = _newest_readable(table, [number for number in numbers if number <= version])
+    before, content = _newest_sound(table, [number for number in numbers if number <= version])
     if before == version:
         table.log.view.known_checkpoint = version
         return
-    needed = [checkpoint_name(table, before).rpartition("/")[2]] if before >= 0 else []
-    needed += [entry_name(number) for number in range(before + 1, version + 1)]
-    contents, ended_ms = _read(table, needed)
+    contents, ended_ms = _read(table, [entry_name(number) for number in range(before + 1, version + 1)])
+    if content is not None:
+        contents[checkpoint_name(table, before).rpartition("/")[2]] = content
     if not is_young(began_ms, ended_ms):
         # A name may have been cleaned up meanwhile, and filled again by a late PUT.
         raise OSError(f"reading the log of {table.path} took too long for a checkpoint")
@@ -75,13 +75,13 @@ def write_checkpoint(table: LakeTable) -> None:
     table.log.view.known_checkpoint = version
 
 
-def _newest_readable(table: LakeTable, checkpoints: Sequence[int]) -> int:
-    """-1 without one. The Delta library would take what is damaged into the next checkpoint."""
+def _newest_sound(table: LakeTable, checkpoints: Sequence[int]) -> tuple[int, bytes | None]:
+    """The version and the file of a checkpoint; (-1, None) without one. The Delta library would take what is damaged into the
+    next checkpoint."""
     for checkpoint in sorted(checkpoints, reverse=True):
         with suppress(FileNotFoundError, BadData):
-            if table.log.can_read_checkpoint(checkpoint):
-                return checkpoint
-    return -1
+            return checkpoint, table.log.sound_checkpoint(checkpoint)
+    return -1, None
 
 
 def _read(table: LakeTable, names: Sequence[str]) -> tuple[dict[str, bytes], int]:
@@ -143,7 +143,8 @@ def clean_up(table: LakeTable) -> int:
     for checkpoint in sorted(checkpoints, reverse=True):
         with suppress(FileNotFoundError, BadData):
             age_ms = now_ms - root.modified_ms(checkpoint_name(table, checkpoint))
-            if age_ms >= LEAST_AGE_MS and table.log.can_read_checkpoint(checkpoint):
+            if age_ms >= LEAST_AGE_MS:
+                table.log.sound_checkpoint(checkpoint)
                 break
     else:
         return 0

@@ -138,9 +138,12 @@ class DeltaLog:
     def _hint(self) -> bytes | None:
         return self._root.look_at(f"{self._folder}/{LAST_CHECKPOINT}")[0]
 
-    def can_read_checkpoint(self, version: int) -> bool:
-        """Raises LogDamaged when the checkpoint is damaged, FileNotFoundError when it is gone."""
-        return self._from_checkpoint(self._checkpoint_name(version), version, 0).version == version
+    def sound_checkpoint(self, version: int) -> bytes:
+        """The file. Raises LogDamaged when it is damaged, FileNotFoundError when it is gone."""
+        name = self._checkpoint_name(version)
+        content = self._root.read(name)
+        self._from_checkpoint(name, content, version, 0)
+        return content
 
     def checkpoint_damage(self) -> str | None:
         """What is damaged of the checkpoint that the hint names, or of the hint, in words; None for nothing. A hint at none
@@ -150,7 +153,7 @@ class DeltaLog:
         if version < 0:
             return None if hint is None else f"{LAST_CHECKPOINT} is damaged"
         try:
-            self.can_read_checkpoint(version)
+            self.sound_checkpoint(version)
         except LogDamaged as error:
             return error.facts
         except FileNotFoundError:
@@ -185,7 +188,7 @@ class DeltaLog:
             for checkpoint in reversed(_numbers(CHECKPOINT, names)):
                 name = self._checkpoint_name(checkpoint)
                 try:
-                    view = self._from_checkpoint(name, checkpoint, at_ms)
+                    view = self._from_checkpoint(name, self._root.read(name), checkpoint, at_ms)
                     break
                 except FileNotFoundError:  # a clean-up, which leaves newer ones
                     return None if not last_try else self._refuse_hole(name)
@@ -221,9 +224,9 @@ class DeltaLog:
     def _empty_view(self, at_ms: int) -> LogView:
         return LogView(self._schema, self._root.uri_of(self._folder), known_ms=at_ms)
 
-    def _from_checkpoint(self, name: str, version: int, at_ms: int) -> LogView:
+    def _from_checkpoint(self, name: str, content: bytes, version: int, at_ms: int) -> LogView:
         """The state of a checkpoint. Raises LogDamaged when it is damaged, StoreUnusable when it cannot be read here."""
-        where, content = self._root.uri_of(name), self._root.read(name)
+        where = self._root.uri_of(name)
         try:
             with pq.ParquetFile(BytesIO(content)) as file:
                 names = [n for n in ("txn", "add", "metaData", "protocol") if n in file.schema_arrow.names]
