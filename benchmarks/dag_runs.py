@@ -152,7 +152,7 @@ def _up(folder: Path, *words: str) -> Iterator[float]:
         while not _STARTED.search(log_file.read_text(errors="replace")):
             if process.poll() is not None:
                 raise WrongResult(f"make up has ended: {log_file.read_text(errors='replace')[-2000:]}")
-            time.sleep(0.05)
+            time.sleep(0.05)  # the error of the measured seconds
         yield time.perf_counter() - began_s
     finally:
         end_kept([process])
@@ -164,4 +164,4 @@ class _Patient:
     def wait_for(self, is_done: object, what: str) -> None:
         assert callable(is_done)
         while not is_done():
-            time.sleep(0.5)  # a busy SQLite answers 500
+            time.sleep(0.5)  # each look is a request to the server that is measured
