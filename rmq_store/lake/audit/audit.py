@@ -13,7 +13,7 @@ from functools import partial
 from rmq_store.errors import RmqError
 from rmq_store.lake.audit.derived import TEXTS as of_derived_tables
 from rmq_store.lake.audit.derived import derived_tables
-from rmq_store.lake.audit.files import Progress, files
+from rmq_store.lake.audit.files import files
 from rmq_store.lake.audit.finding import Finding, Problem, of_row
 from rmq_store.lake.audit.positions import TEXTS as of_positions
 from rmq_store.lake.audit.positions import positions
@@ -24,6 +24,7 @@ from rmq_store.lake.read.message_search import quoted
 from rmq_store.lake.sql.sql import Ask, queries, snapshot_of
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
+from rmq_store.utils.progress import Progress
 
 Part = Callable[[LakeStore, Ask], Iterator[Finding]]
 
@@ -39,7 +40,7 @@ _TEXTS = (*of_positions, *of_segments, *of_derived_tables, _VIEW)
 
 
 def audit(store: LakeStore, progress: Progress | None = None) -> list[Finding]:
-    """Every contradiction; none in a sound store. No message body is read."""
+    """Every contradiction; none in a sound store. No message body is read. ``progress`` counts the files of each shard."""
     opened = with_named_shards(store)
     findings = _tried(opened, None, "shards", lambda store, _: shards(store))
     findings += _tried(opened, None, "files", lambda store, _: files(store, progress=progress))

@@ -23,9 +23,7 @@ from rmq_store.lake.table.digest_name import change_of
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
-
-Progress = Callable[[int, int], None]
-"""Called with the number of files whose ends have been read, and of all of a shard."""
+from rmq_store.utils.progress import Progress
 
 _PARALLEL_READS = 32
 _EVERY = 1000
@@ -67,7 +65,8 @@ class _File(NamedTuple):
 
 
 def files(store: LakeStore, progress: Progress | None = None) -> Iterator[Finding]:
-    """Files that are missing, have another size, cannot be read, or hold other rows than the log says."""
+    """Files that are missing, have another size, cannot be read, or hold other rows than the log says. ``progress`` counts the
+    files of each shard."""
     for shard in store.shards():
         live: list[_File] = []
         for name in ("commitlog", *(kind.name for kind in KINDS)):

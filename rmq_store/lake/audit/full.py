@@ -40,12 +40,11 @@ from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.table.tables import origin_of_row, queue_of_row
 from rmq_store.lake.window.engine import Engine
 from rmq_store.message.message import MessageQueue
+from rmq_store.utils.progress import Progress
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
-Progress = Callable[[int, int], None]
-"""Called with the bytes that have been read, and all."""
 
 _FILES = """
 SELECT f.shard, f.file, f.kind, f.num_rows, w.sha256, w.commit_id
@@ -90,6 +89,7 @@ class FullReport:
 
 def full(store: LakeStore, engine: Engine, progress: Progress | None = None) -> FullReport:
     """Read every file. Memory: per slot of the engine a file and 10,000 of its rows; and here about 100 bytes for each copy.
+    ``progress`` counts bytes.
 
     What cannot be read is a finding. Raises only what ``engine`` raises for tasks that could not run.
     """

@@ -8,7 +8,7 @@ start again, not the reading.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,9 +26,7 @@ from rmq_store.lake.table.derived_table import DerivedTable
 from rmq_store.lake.table.digest_name import named_digests
 from rmq_store.lake.table.shard import ABOUT_CLAIMS, Shard
 from rmq_store.utils.host import Host
-
-Progress = Callable[[int, int], None]
-"""Called with the number of ctl files that have been read, and of all."""
+from rmq_store.utils.progress import Progress
 
 Row = dict[str, Any]
 
@@ -71,7 +69,8 @@ class TableReport:
 
 
 def check(shard: Shard, progress: Progress | None = None) -> list[TableReport]:
-    """Each derived table compared with the commit log. Rows that are not dispatched yet do not count as missing."""
+    """Each derived table compared with the commit log. Rows that are not dispatched yet do not count as missing.
+    ``progress`` counts ctl files."""
     ctls = _ctls(shard, progress)
     return [_compared(shard, kind, ctls) for kind in KINDS]
 

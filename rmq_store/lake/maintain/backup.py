@@ -13,7 +13,7 @@ backup can be stopped anywhere, and the next one does the rest. Nothing is delet
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -31,9 +31,7 @@ from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import SHARDS, Shard
 from rmq_store.lake.table.store import STORE, LakeStore, read_store, unnamed_shards
-
-Progress = Callable[[int, int], None]
-"""Called with the number of bytes that were copied, and of all that will be."""
+from rmq_store.utils.progress import Progress
 
 _FILES_AT_ONCE = 4
 """When one of the roots is in S3; so many are in memory then."""
@@ -109,6 +107,7 @@ class _Copy:
 
 def backup(store: LakeStore, target: Root, *, dry_run: bool = False, progress: Progress | None = None) -> BackupReport:
     """Copy the store to ``target``, which is empty or has an earlier backup of it. Nothing is written to the store.
+    ``progress`` counts bytes.
 
     Raises WrongUse when the target is something else, has commits of its own or lies in the store; BadData, MissingFile and
     DerivedTableDamaged when the store is damaged, and StoreUnusable when one of the roots does not answer. An earlier backup at

@@ -35,6 +35,7 @@ from rmq_store.lake.table.stage import NewFile
 from rmq_store.maintain.files_to_join import DEFAULT_LIMITS, Limits, SmallFile, files_to_join
 from rmq_store.maintain.joined_segments import joined_segments
 from rmq_store.utils.host import Host, uuid7_floor
+from rmq_store.utils.progress import Progress
 
 SETTLED_MS = 3_600_000
 """Files of younger commits are left alone: they are few, and running windows look for them."""
@@ -59,9 +60,6 @@ _ORDER: Mapping[str, list[str]] = {
 
 _ID_CHARACTERS = 32
 """The name of a file begins with its commit's id."""
-
-Progress = Callable[[int, int], None]
-"""Called with the number of files that have been replaced, and of all that will be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +92,7 @@ class CompactReport:
 def compact(
     shard: Shard, request: CompactRequest, host: Host, *, dry_run: bool = False, progress: Progress | None = None
 ) -> CompactReport:
-    """Join the small files of the shard's commit log.
+    """Join the small files of the shard's commit log. ``progress`` counts files that were replaced.
 
     Raises BadData and MissingFile when a file cannot be read, BadData when it was changed, DerivedTableDamaged when
     ``consumequeue`` does not name the place of a message, StoreUnusable when a file cannot be written or is read back with

@@ -8,7 +8,7 @@ wins: the join plans again on the table as it is then. Readers of an older versi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -21,9 +21,7 @@ from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.stage import NewFile
 from rmq_store.maintain.files_to_join import Limits, SmallFile, files_to_join
 from rmq_store.utils.host import Host
-
-Progress = Callable[[int, int], None]
-"""Called with the number of small files that were joined, and of all that will be."""
+from rmq_store.utils.progress import Progress
 
 LIMITS = Limits(target_rows=10_000)
 """A reader that looks for the segments of one queue reads whole files, so a file has at most so many rows."""
@@ -46,6 +44,7 @@ def join(
     shard: Shard, kind: Derived, host: Host, *, dry_run: bool = False, progress: Progress | None = None
 ) -> JoinReport:
     """Join the small files of one derived table. Safe beside everything else, and any number of times.
+    ``progress`` counts the small files.
 
     Raises DerivedTableDamaged when a file is gone or damaged, StoreUnusable when the store rejects writes, when a file has
     not the rows that it should have, or when other processes replace files at each try; CommitOutcomeUnknown when the store

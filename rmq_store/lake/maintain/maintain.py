@@ -24,8 +24,8 @@ from rmq_store.lake.table.shard import Shard
 from rmq_store.maintain.orphans import check_age
 from rmq_store.maintain.request import MaintainRequest, Step, TableReport
 from rmq_store.utils.host import Host
+from rmq_store.utils.progress import Progress
 
-Progress = Callable[[int, int], None]
 ProgressOf = Callable[[str], AbstractContextManager[Progress | None]]
 """The progress of a step. It is called with the unit that is counted."""
 

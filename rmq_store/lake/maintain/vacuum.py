@@ -13,7 +13,7 @@ It can be stopped anywhere; the next vacuum does the rest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -32,9 +32,7 @@ from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.shard import Shard
 from rmq_store.maintain.orphans import DEFAULT_AGE_MS, NamedFiles, StoredFile, check_age, is_data_file, orphans
 from rmq_store.utils.host import Host
-
-Progress = Callable[[int, int], None]
-"""Called with the number of files that were deleted, and of all that will be."""
+from rmq_store.utils.progress import Progress
 
 _DELETED_AT_ONCE = 1000
 _PARALLEL_READS = 48
@@ -68,6 +66,7 @@ def vacuum(
     shard: Shard, table: LakeTable, request: VacuumRequest, host: Host, progress: Progress | None = None
 ) -> VacuumReport:
     """Delete the orphans of one table of the shard. Safe beside everything else, and any number of times.
+    ``progress`` counts files.
 
     Raises WrongUse for an age that is not allowed; BadData, DerivedTableDamaged and StoreUnusable when what is stored or named
     cannot be read: nothing is deleted then; and the errors of ``commit``.
