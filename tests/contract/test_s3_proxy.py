@@ -48,3 +48,14 @@ def test_files_that_pyarrow_writes_in_chunks_arrive(proxy: S3Proxy, s3_root: S3R
         sink.write(content)
     assert s3_root.root.read("file") == content
     assert {request.kind for request in proxy.requests} <= {Kind.PUT, Kind.POST, Kind.HEAD}
+
+
+@pytest.mark.parametrize(("error", "is_printed"), [(ConnectionResetError(), False), (ValueError("a defect"), True)])
+def test_a_client_that_goes_away_is_not_printed(
+    proxy: S3Proxy, error: Exception, is_printed: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        raise error
+    except Exception:
+        proxy._http.handle_error(None, ("127.0.0.1", 0))
+    assert str(error) in capsys.readouterr().err if is_printed else not capsys.readouterr().err
