@@ -9,7 +9,7 @@
     │   │   └── UnsupportedRecord   it is sound, but cannot be imported as it is
     │   ├── OverLimit           sound, but more than a limit allows: raise the limit, or refuse the data
     │   │   └── BodyTooLarge        a body is larger than allowed when it is decompressed
-    │   ├── MissingFile         a file of the store with messages is missing
+    │   ├── MissingFile         a file of the store is missing, or something else is in its place
     │   ├── LogDamaged          an entry or a checkpoint of a table's log is damaged or missing
     │   ├── DerivedTableDamaged a derived table does not match the commit log: rmq dispatch --rebuild
     │   ├── OffsetOutOfRange    retention removed the messages at the offset
@@ -101,7 +101,8 @@ class BodyTooLarge(OverLimit):
 
 
 class MissingFile(BadData):
-    """A data file that a segment names is missing: another tool removed it from the table or from the storage."""
+    """A data file that a segment names is missing: another tool removed it from the table or from the storage. Or a FIFO, a
+    folder or a device is in the place of a file of the store."""
 
 
 class LogDamaged(BadData):

@@ -26,11 +26,15 @@ def read_small_file(path: Path) -> bytes:
     return content
 
 
-def check_is_file(path: Path) -> None:
-    """Raises OSError unless it is a regular file or a link to one."""
+class NotAFile(OSError):
+    """A FIFO, a socket, a folder or a device is in the place of a file."""
+
+
+def check_is_file(path: Path | str) -> None:
+    """Raises NotAFile unless it is a regular file or a link to one, OSError when that cannot be seen."""
     mode = os.stat(path).st_mode
     if not stat.S_ISREG(mode):
-        raise OSError(errno.EINVAL, f"it is {kind_of(mode)}, not a file", str(path))
+        raise NotAFile(errno.EINVAL, f"it is {kind_of(mode)}, not a file", str(path))
 
 
 def kind_of(mode: int) -> str:

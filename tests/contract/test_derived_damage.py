@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -376,9 +377,15 @@ def empty_a_file(table: Path) -> None:
     next(table.rglob("*.parquet")).write_bytes(b"")
 
 
+def as_fifo(file: Path) -> None:
+    file.unlink()
+    os.mkfifo(file)
+
+
 @pytest.mark.parametrize(
     ("name", "lose"),
     [
+        ("consumequeue", lambda table: as_fifo(next(table.rglob("*.parquet")))),
         ("consumequeue", lose_the_folder),
         ("offsets", lose_the_folder),
         ("commits", lose_the_folder),
@@ -452,6 +459,7 @@ def wrong_statistics(log: Path) -> None:
 
 LOG_DAMAGES = {
     "newest entry": lambda log: cut(entry_of(log, -1)),
+    "a FIFO for an entry": lambda log: as_fifo(entry_of(log, -1)),
     "entry gone": lambda log: entry_of(log, 2).unlink(),
     "checkpoint": cut_the_checkpoint,
     "statistics": wrong_statistics,

@@ -16,7 +16,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from rmq_store.commit.ctl import Action, Actor, Ctl
-from rmq_store.errors import BadData, CommitOutcomeUnknown, StoreUnusable, WrongUse
+from rmq_store.errors import BadData, CommitOutcomeUnknown, MissingFile, StoreUnusable, WrongUse
 from rmq_store.lake.broker.root_file_source import file_source
 from rmq_store.lake.table import s3
 from rmq_store.lake.table.object_store import Root
@@ -229,9 +229,16 @@ def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     root = Root.parse(str(tmp_path))
     for name, words in (("fifo", "it is a FIFO, not a file"), ("folder", "it is a folder, not a file")):
-        for read in (root.read, root.open_file, lambda name: root.tail(name, 10)):
-            with pytest.raises(StoreUnusable, match=words):
+        for read in (
+            root.read,
+            root.open_file,
+            root.look_at,
+            lambda name: root.tail(name, 10),
+            lambda name: root.check_files([name]),
+        ):
+            with pytest.raises(MissingFile, match=rf"{words}\. Remove it, and restore the file from a backup"):
                 read(name)
+    root.check_files(["no-such-file"])
 
 
 def test_a_root_below_a_file_is_unusable(tmp_path: Path) -> None:

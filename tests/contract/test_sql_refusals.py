@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import duckdb
 import pytest
 
 from rmq_store.commit.positions import offset_hash, tally
-from rmq_store.errors import StoreUnusable, WrongUse
+from rmq_store.errors import BadData, DerivedTableDamaged, StoreUnusable, WrongUse
+from rmq_store.lake.commit.dispatch import dispatch
 from rmq_store.lake.sql.query_limits import QueryLimits
 from rmq_store.lake.sql.relations import BASE_SQL, FILE_RELATIONS, SMALL_RELATIONS
 from rmq_store.lake.sql.sql import interrupted_after, open_duckdb, query
 from rmq_store.lake.sql.views import views
+from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.settings.environment import Environment
 from rmq_store.utils.host import Host
-from tests.contract.sql import kind, of, rows
+from tests.contract.sql import of, rows
 from tests.lake_fixtures import Bench, SmallStore
 
 
@@ -209,10 +213,47 @@ def test_the_hash_functions_are_those_of_the_evidence(small: SmallStore) -> None
             assert answer(text) is None
 
 
-def test_a_file_that_vanished_is_the_stores_fault_not_the_querys(hand: Bench) -> None:
-    (path,) = hand.shard.commitlog.files().filter(kind("msg")).column("path").to_pylist()
-    hand.shard.root.delete(f"{hand.shard.commitlog.path}/{path}")
-    with pytest.raises(StoreUnusable, match=path.rpartition("/")[2]):
+def _fifo(file: Path) -> None:
+    file.unlink()
+    os.mkfifo(file)
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (Path.unlink, "is missing, and its table names it"),
+        (_fifo, "it is a FIFO, not a file"),
+        (lambda file: file.write_bytes(b""), "is damaged"),
+    ],
+    ids=["gone", "fifo", "empty"],
+)
+@pytest.mark.parametrize("limits", [None, QueryLimits.of_environment()])
+def test_who_asks_for_a_file_that_is_no_more_is_told_which_and_what_to_do(
+    hand: Bench, damage: Callable[[Path], object], words: str, limits: QueryLimits | None
+) -> None:
+    """A FIFO is not opened: that would wait for its writer for ever."""
+    root, store = Path(hand.shard.root.location), of(hand)
+    dispatch(hand.shard, hand.host)
+    (queues,) = (root / "broker-a" / "consumequeue").glob("*.parquet")
+    damage(queues)
+    with pytest.raises(
+        DerivedTableDamaged, match=rf"{queues.name} of the table .*/consumequeue.*rmq dispatch --rebuild"
+    ):
+        query(store, "SELECT * FROM consumequeue_dispatched", limits=limits)
+    (messages,) = (root / "broker-a" / "commitlog").glob("kind=msg/*.parquet")
+    damage(messages)
+    with pytest.raises(BadData, match=f"{messages.name}.*{words}.* backup"):
+        query(store, "SELECT sum(store_size) FROM messages", limits=limits)
+
+
+def test_a_file_that_may_not_be_read_is_not_called_damaged(hand: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(table: LakeTable, *_: object, **__: object) -> None:
+        raise StoreUnusable(f"cannot read {table.path}: Permission denied")
+
+    (path,) = Path(hand.shard.root.location).glob("broker-a/commitlog/kind=msg/*.parquet")
+    path.unlink()
+    monkeypatch.setattr(LakeTable, "read", refuse)
+    with pytest.raises(StoreUnusable, match="Permission denied"):
         query(of(hand), "SELECT sum(store_size) FROM messages")
 
 

@@ -8,6 +8,7 @@ planted in shards of one store, which is audited once; those of ``UNREADABLE``, 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -54,6 +55,11 @@ Plant = Callable[[PlantedShard], None]
 
 
 # --- how faults are planted ------------------------------------------------------------------------------------------
+
+
+def as_fifo(file: Path) -> None:
+    file.unlink()
+    os.mkfifo(file)
 
 
 def imported_file(at: PlantedShard) -> str:
@@ -337,6 +343,11 @@ UNREADABLE: dict[str, tuple[Plant, Problem]] = {
     "a live file outside the table": (outside, Problem.FILE_MISSING),
     "a file of consumequeue deleted": (deleted(first_of("consumequeue"), "consumequeue"), Problem.FILE_MISSING),
     "the log rolled back by five versions": (rolled_back, Problem.LOG_ROLLED_BACK),
+    "a FIFO in the place of a file of consumequeue": (
+        lambda at: as_fifo(at.path(first_of("consumequeue")(at), "consumequeue")),
+        Problem.FILE_SIZE_DIFFERS,
+    ),
+    "a FIFO in the place of an entry of the log": (lambda at: as_fifo(at.entries()[2]), Problem.NOT_AUDITED),
     "an entry of the log missing": (lambda at: at.entries()[2].unlink(), Problem.NOT_AUDITED),
 }
 

@@ -23,14 +23,16 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from duckdb.func import FunctionNullHandling, PythonUDFType
 
-from rmq_store.errors import StoreUnusable, WrongUse
+from rmq_store.errors import MissingFile, RmqError, StoreUnusable, WrongUse
 from rmq_store.lake.sql.query_limits import QueryLimits
 from rmq_store.lake.sql.relations import BASE_SQL, FILE_RELATIONS, SMALL_RELATIONS, LiveFiles, Snapshot, base_needs
 from rmq_store.lake.sql.sql_functions import FUNCTIONS
 from rmq_store.lake.sql.views import views, with_needs, words_of
+from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.object_store import TAIL_BYTES, Root
 from rmq_store.lake.table.range_file import RangeFile
 from rmq_store.lake.table.request_counter import note_uncounted
+from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.utils.host import Host, random_name
 from rmq_store.utils.suggestions import did_you_mean, listed
@@ -54,6 +56,8 @@ _KIND = re.compile(r"([A-Za-z -]+?) Error: ")
 _OF_THE_STORE = ("IO", "FATAL", "INTERNAL")
 _TRACEBACK = " Detail: Python exception:"
 """How Arrow's message goes on when a file is read in Python; what comes before has the error's own text."""
+_FILE = re.compile(r"([^/\s'\"]+)/(commitlog|consumequeue|offsets|commits)/([^\s'\"]+\.parquet)")
+"""How an error names a file: its shard, table and path."""
 _SET = re.compile(r' Use "SET [^"\n]*" to [^.\n]*\.')
 """Advice of DuckDB to change one of its settings, which are locked."""
 _NO_TABLE = re.compile(r'Table with name "?(.+?)"? does not exist')
@@ -86,8 +90,9 @@ def query(
     the time of the views. ``of_messages``: the row groups of message files in which the answer is. ``limits``: for the query
     of a user; None: only DuckDB's own.
 
-    Raises WrongUse with DuckDB's message for SQL that is wrong or does anything but read, and for a query over its limits,
-    StoreUnusable when the store's files cannot be read.
+    Raises WrongUse with DuckDB's message for SQL that is wrong or does anything but read, and for a query over its limits;
+    MissingFile, BadData and DerivedTableDamaged, as ``LakeTable.read``, when a file is gone or damaged, StoreUnusable when the
+    store's files cannot be read.
     """
     (answer,) = queries(store, [text], values=values, group=group, host=host, of_messages=of_messages, limits=limits)
     return answer
@@ -141,7 +146,7 @@ def _answer(
         named = {name: values[name] for name in statements[0].named_parameters if name in values}
         return _rows(connection, text, named, limits)
     except (duckdb.Error, OSError) as error:
-        raise _in_words(error, store.root.location, limits) from error
+        raise _in_words(error, store, limits) from error
     except MemoryError as error:
         if limits is None:
             raise
@@ -191,9 +196,9 @@ def interrupted_after(timeout_ms: int, interrupt: Callable[[], object]) -> Itera
             watcher.join()  # it holds the connection, which must be gone before the process ends
 
 
-def _in_words(error: Exception, location: str, limits: QueryLimits | None) -> StoreUnusable | WrongUse:
+def _in_words(error: Exception, store: LakeStore, limits: QueryLimits | None) -> RmqError:
     if _is_of_the_store(error):
-        return _unreadable(error, location)
+        return _unreadable(error, store)
     if limits is None:
         return WrongUse(f"SQL: {_message(error)}")
     text = str(error)
@@ -247,8 +252,8 @@ def open_duckdb(
     of_messages: RowGroups | None = None,
     limits: QueryLimits | None = None,
 ) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A connection with the views, over a snapshot taken now. Inside ``with`` a query raises DuckDB's errors, and StoreUnusable
-    leaves it when the store's files cannot be read.
+    """A connection with the views, over a snapshot taken now. Inside ``with`` a query raises DuckDB's errors, and those of
+    ``query`` leave it when the store's files cannot be read.
 
     ``mentioned``: only the relations among these words, with what they need, are there, which opens less of the store;
     None: all. ``group``, ``host``, ``of_messages`` and ``limits``: see ``query``.
@@ -272,7 +277,7 @@ def open_duckdb(
         except duckdb.Error as error:
             if not _is_of_the_store(error):
                 raise
-            raise _unreadable(error, store.root.location) from error
+            raise _unreadable(error, store) from error
 
 
 def _is_of_the_store(error: Exception) -> bool:
@@ -287,8 +292,17 @@ def _kind_of(text: str) -> str:
     return match[1] if match else ""
 
 
-def _unreadable(error: Exception, location: str) -> StoreUnusable:
-    return StoreUnusable(f"{location} cannot be read: {str(error).partition(_TRACEBACK)[0]}")
+def _unreadable(error: Exception, store: LakeStore) -> RmqError:
+    """What the store's own reader says of the file that the error names, as it knows its table; else the error itself."""
+    text = str(error).partition(_TRACEBACK)[0]
+    if named := _FILE.search(text):
+        shard, table_name, path = named.groups()
+        try:
+            table: LakeTable = getattr(Shard(store.root, shard), table_name)
+            table.read([path], columns=())
+        except RmqError as reason:
+            return reason
+    return StoreUnusable(f"{store.root.location} cannot be read: {text}")
 
 
 def _register(
@@ -379,6 +393,10 @@ def _dataset(store: LakeStore, name: str, of_shards: list[LiveFiles], row_groups
     schema = FILE_RELATIONS[name].schema
     root, format_ = store.root, ds.ParquetFileFormat()
     filesystem, base = root.filesystem()
+    try:
+        root.check_files(path.removeprefix(f"{base}/") for files in of_shards for path in files.paths())
+    except MissingFile as error:
+        raise _unreadable(error, store) from error
     whole = lru_cache(_SMALL_FILES)(root.read)
     sources: dict[str, dict[str, Any]] = {}
     promised: list[pc.Expression] = []

@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
@@ -20,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rmq_store.commit.append import Append, NameState, PutAnswer, Request, Verdict, is_young
-from rmq_store.errors import CommitOutcomeUnknown, LogDamaged, RmqError, StoreUnusable
+from rmq_store.errors import CommitOutcomeUnknown, LogDamaged, MissingFile, RmqError, StoreUnusable
 from rmq_store.lake.table.delta_entry import Entry, check_readable, entry_name, layout, parse_entry
 from rmq_store.lake.table.log_view import LogView
 from rmq_store.lake.table.object_store import Root
@@ -122,26 +123,29 @@ class DeltaLog:
         """The commits in the newest entry that was read; none when the view begins with it, and it was cleaned away."""
         version = self.view.version
         if version not in self.view.commit_ids:
-            content, _ = self._root.look_at(self._name(version))
+            content, _ = self._look_at(self._name(version))
             ids = () if content is None else self._parsed(version, content).commit_ids
             self.view.commit_ids[version] = ids
         return self.view.commit_ids[version]
 
     def has_entry(self, version: int) -> bool:
         """Whether the entry is in the log now."""
-        return self._root.look_at(self._name(version))[0] is not None
+        return self._look_at(self._name(version))[0] is not None
 
     def last_checkpoint(self) -> int:
         """The version of the newest checkpoint, by the hint; -1 without one."""
         return _hinted(self._hint())
 
     def _hint(self) -> bytes | None:
-        return self._root.look_at(f"{self._folder}/{LAST_CHECKPOINT}")[0]
+        try:
+            return self._look_at(f"{self._folder}/{LAST_CHECKPOINT}")[0]
+        except LogDamaged:
+            return b""
 
     def sound_checkpoint(self, version: int) -> bytes:
         """The file. Raises LogDamaged when it is damaged, FileNotFoundError when it is gone."""
         name = self._checkpoint_name(version)
-        content = self._root.read(name)
+        content = self._read(name)
         self._from_checkpoint(name, content, version, 0)
         return content
 
@@ -169,13 +173,28 @@ class DeltaLog:
     def _parsed(self, version: int, content: bytes) -> Entry:
         return parse_entry(content, version, self._root.uri_of(self._name(version)))
 
+    def _look_at(self, name: str) -> tuple[bytes | None, int]:
+        with self._reading(name):
+            return self._root.look_at(name)
+
+    def _read(self, name: str) -> bytes:
+        with self._reading(name):
+            return self._root.read(name)
+
+    @contextmanager
+    def _reading(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except MissingFile as error:
+            raise LogDamaged(f"{self._root.uri_of(name)} is not a file") from error
+
     def _looked_at(self, versions: Sequence[int]) -> Iterator[tuple[bytes | None, int]]:
         names = [self._name(version) for version in versions]
         if len(names) <= 1 or self._root.is_local:
-            yield from map(self._root.look_at, names)
+            yield from map(self._look_at, names)
             return
         with ThreadPoolExecutor(min(_PARALLEL_READS, len(names))) as pool:
-            yield from pool.map(self._root.look_at, names)
+            yield from pool.map(self._look_at, names)
 
     # --- opening ---
 
@@ -188,7 +207,7 @@ class DeltaLog:
             for checkpoint in reversed(_numbers(CHECKPOINT, names)):
                 name = self._checkpoint_name(checkpoint)
                 try:
-                    view = self._from_checkpoint(name, self._root.read(name), checkpoint, at_ms)
+                    view = self._from_checkpoint(name, self._read(name), checkpoint, at_ms)
                     break
                 except FileNotFoundError:  # a clean-up, which leaves newer ones
                     return None if not last_try else self._refuse_hole(name)
@@ -313,7 +332,7 @@ class DeltaLog:
             if step.request is Request.REOPEN:
                 self.open()
                 return step.reopened(self.view.version, self.view.known_ms, committed=holds()), None
-            text, at_ms = self._root.look_at(self._name(step.version))
+            text, at_ms = self._look_at(self._name(step.version))
         except (OSError, RmqError) as error:
             return step, error
         state, entry = NameState.ABSENT, None

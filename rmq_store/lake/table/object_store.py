@@ -5,13 +5,14 @@ to work below it, and does itself what neither can: create an object only if it 
 clock.
 
 Names are relative to the root and use ``/``. An object that is not there is a FileNotFoundError; a root that cannot
-be used as it is (folder not writable, bucket missing, wrong credentials, endpoint silent) is a StoreUnusable.
+be used as it is (folder not writable, bucket missing, wrong credentials, endpoint silent) is a StoreUnusable. What is in
+the place of an object of a folder and is no file, such as a FIFO, is a MissingFile, before it is opened.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
@@ -140,6 +141,20 @@ class Root:
             return pa.BufferReader(tail)
         return pa.PythonFile(RangeFile(partial(self.read, relative), size, tail), mode="r")
 
+    def check_files(self, names: Iterable[str]) -> None:
+        """Before a library opens local files by itself: raises MissingFile for one that is none, such as a FIFO, whose
+        writer it would wait for. Whoever opens a file that is not there sees that. S3 has objects only, and is not asked."""
+        if not self.is_local:
+            return
+        for name in names:
+            try:
+                check_is_file(f"{self.location}/{name}")
+            except FileNotFoundError:
+                continue
+            except OSError:
+                with self._explained(f"read {name}"):
+                    raise
+
     @contextmanager
     def reading(self, relative: str) -> Iterator[None]:
         """Around what reads a file of ``open_file``: raises StoreUnusable for an error of the operating system. An error of the
@@ -238,7 +253,7 @@ class Root:
             if not self.is_local:
                 return s3.look_at(self._options, self._bucket, self._key(relative))
             try:
-                content = self._path(relative).read_bytes()
+                content = local_files.read(self._path(relative), 0, None)
             except (FileNotFoundError, NotADirectoryError):
                 content = None
             return content, self.local_time_ms()

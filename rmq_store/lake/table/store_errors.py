@@ -10,8 +10,9 @@ from contextlib import contextmanager
 import pyarrow as pa
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 
-from rmq_store.errors import StoreUnusable
+from rmq_store.errors import MissingFile, StoreUnusable
 from rmq_store.lake.table import s3
+from rmq_store.utils.small_file import NotAFile
 
 _REFUSED = re.compile(
     r"access_?denied|permission denied|403 forbidden|with 403|invalid_?access_?key_?id|signature_?does_?not_?match|"
@@ -38,7 +39,8 @@ def is_damage(error: Exception) -> bool:
 
 @contextmanager
 def explained(what: str, options: s3.Options) -> Iterator[None]:
-    """Turn errors of the file system and of S3 into FileNotFoundError or StoreUnusable. ``what`` begins their messages.
+    """Turn errors of the file system and of S3 into FileNotFoundError, MissingFile (something else is in the place of a file)
+    or StoreUnusable. ``what`` begins their messages.
 
     botocore's errors may have the endpoint with a password in it, so they are not the cause of these.
     """
@@ -55,6 +57,10 @@ def explained(what: str, options: s3.Options) -> Iterator[None]:
     except BotoCoreError as error:
         reason = s3.without_secrets(options, str(error))
         raise StoreUnusable(f"{what}: {reason} Check AWS_ENDPOINT_URL and the network.") from None
+    except NotAFile as error:
+        raise MissingFile(
+            f"{what}: {error.strerror}. Remove it, and restore the file from a backup under the same name"
+        ) from error
     except OSError as error:
         raise StoreUnusable(
             f"{what}: {error.strerror or error}. Check that this user may read and write that folder, or choose another root."
