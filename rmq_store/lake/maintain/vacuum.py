@@ -146,19 +146,28 @@ def named_files(shard: Shard, table: LakeTable, stored: Sequence[StoredFile]) ->
     removed_ms: dict[str, int] = {}
     written_ms = {file.path: file.modified_ms for file in stored}
     names, _ = table.root.names_in(f"{table.path}/{LOG_FOLDER}")
+    entries = [name for name in names if ENTRY.fullmatch(name)]
+    with ThreadPoolExecutor(1 if table.root.is_local else _PARALLEL_READS) as pool:
+        read = dict(zip(entries, pool.map(partial(_entry, table), entries), strict=True))
+    # A restart removed every file in the folder. What is before it may be damaged, and says nothing more.
+    begin = max(
+        (name[:20] for name, entry in read.items() if isinstance(entry, Entry) and entry.is_restart), default=""
+    )
+    names = [name for name in names if name >= begin]
     for name in filter(CHECKPOINT.fullmatch, names):  # the newest one last
         added, tombstones = _of_checkpoint(table, name)
         kept |= added
         removed_ms |= tombstones
-    entries = [name for name in names if ENTRY.fullmatch(name)]
-    with ThreadPoolExecutor(1 if table.root.is_local else _PARALLEL_READS) as pool:
-        for name, entry in zip(entries, pool.map(partial(_entry, table), entries), strict=True):
-            kept |= {file.path for file in entry.added}
-            at_ms = written_ms.get(f"{LOG_FOLDER}/{name}")
-            if at_ms is None:
-                kept |= set(entry.removed)
-            else:
-                removed_ms |= {path: max(at_ms, removed_ms.get(path, 0)) for path in entry.removed}
+    for name in filter(ENTRY.fullmatch, names):
+        entry = read[name]
+        if isinstance(entry, BadData):
+            raise entry
+        kept |= {file.path for file in entry.added}
+        at_ms = written_ms.get(f"{LOG_FOLDER}/{name}")
+        if at_ms is None:
+            kept |= set(entry.removed)
+        else:
+            removed_ms |= {path: max(at_ms, removed_ms.get(path, 0)) for path in entry.removed}
     if table is shard.commitlog:
         shard.consumequeue.refresh()
         kept |= files_of_segments(shard.consumequeue)
@@ -172,13 +181,17 @@ def files_of_segments(consumequeue: LakeTable) -> set[str]:
     return set(rows.column("file").unique().to_pylist())
 
 
-def _entry(table: LakeTable, name: str) -> Entry:
+def _entry(table: LakeTable, name: str) -> Entry | BadData:
+    """The entry, or its damage."""
     path = f"{table.path}/{LOG_FOLDER}/{name}"
-    content, _ = table.root.look_at(path)
     where = table.root.uri_of(path)
-    if content is None:
-        raise StoreUnusable(f"{where} was deleted meanwhile by a clean-up: run it again")
-    return parse_entry(content, int(name[:20]), where)
+    try:
+        content, _ = table.root.look_at(path)
+        if content is not None:
+            return parse_entry(content, int(name[:20]), where)
+    except BadData as damage:
+        return damage
+    raise StoreUnusable(f"{where} was deleted meanwhile by a clean-up: run it again")
 
 
 def _of_checkpoint(table: LakeTable, name: str) -> tuple[set[str], dict[str, int]]:

@@ -25,6 +25,8 @@ _FEATURES = ("appendOnly", "invariants", FEATURE)
 ENGINE = "rmq-store"
 VACUUM = "VACUUM"
 """The operation of an entry behind which files are deleted that no version names."""
+RESTART = "RESTART"
+"""The operation of an entry that makes a table empty, whatever the log before it holds."""
 _SAFE = "/=~-_."
 _COMMIT_IDS = "commit_ids"
 _ACTIONS = "actions"
@@ -79,6 +81,11 @@ class Entry:
     def is_vacuum(self) -> bool:
         """Whether staged files that were not committed before it may be deleted."""
         return self.info.get("operation") == VACUUM
+
+    @property
+    def is_restart(self) -> bool:
+        """Whether the table is empty at it, and each file in its folder removed."""
+        return self.info.get("operation") == RESTART
 
     @property
     def commit_ids(self) -> tuple[str, ...]:

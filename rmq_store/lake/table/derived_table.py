@@ -14,7 +14,7 @@ from rmq_store.commit.ctl import StagedFile
 from rmq_store.commit.positions import ABSENT
 from rmq_store.errors import BadData, DerivedTableDamaged, LogDamaged, RmqError
 from rmq_store.lake.table.checkpoint import checkpoint_of
-from rmq_store.lake.table.delta_entry import entry_bytes, entry_name, protocol_action, remove_action
+from rmq_store.lake.table.delta_entry import RESTART, entry_bytes, entry_name, protocol_action, remove_action
 from rmq_store.lake.table.delta_log import CHECKPOINT, ENTRY, LAST_CHECKPOINT, LOG_FOLDER
 from rmq_store.lake.table.delta_table import LakeTable, metadata_action
 from rmq_store.lake.table.object_store import Root
@@ -60,9 +60,7 @@ class DerivedTable(LakeTable):
         files = [name.removeprefix(f"{path}/") for name, _ in root.list(path) if not name.startswith(f"{folder}/")]
         first = [protocol_action(), metadata_action(schema, partition_by, stats)]
         first += [{"remove": remove_action(file, now_ms)} for file in files]
-        content = entry_bytes(
-            operation="RESTART", now_ms=now_ms, first=first, positions=dict.fromkeys(positions, ABSENT)
-        )
+        content = entry_bytes(operation=RESTART, now_ms=now_ms, first=first, positions=dict.fromkeys(positions, ABSENT))
         if root.create_exclusively(f"{folder}/{entry_name(version)}", content):
             checkpoint, hint = checkpoint_of({entry_name(0): content})  # only the hint has the number of the entry
             root.create_exclusively(f"{folder}/{version:020d}.checkpoint.parquet", checkpoint)
