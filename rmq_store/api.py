@@ -33,7 +33,7 @@ from rmq_store.lake.admin.groups import need_group
 from rmq_store.lake.admin.offset_moves import move_in_all
 from rmq_store.lake.admin.redrive import redrive_all, shards_with_dead_letters
 from rmq_store.lake.admin.replay import replay_notes
-from rmq_store.lake.admin.undo import undo
+from rmq_store.lake.admin.undo import actions_to_undo, undo
 from rmq_store.lake.audit.audit import audit
 from rmq_store.lake.audit.finding import table_of, without_repeats
 from rmq_store.lake.audit.full import full as audit_contents
@@ -387,11 +387,12 @@ class Store:
         ``dry_run``. Raises WrongUse, also for an action that cannot be undone.
         """
         need_group(self.lake, group)
+        request_id = request_id_of(request_id, "undo", self.host)
         return undo(
-            self.lake.shards(),
+            actions_to_undo(self.lake.shards(), group, request_id),
             group,
             self.host,
-            request_id=request_id_of(request_id, "undo", self.host),
+            request_id=request_id,
             actor=self.actor,
             reason=reason_of(reason, dry_run),
             force=force,

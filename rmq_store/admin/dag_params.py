@@ -201,6 +201,30 @@ def reset_request(run: Run, params: Mapping[str, Any]) -> ResetRequest:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class UndoParams:
+    """An undo of a group's last action of an operator."""
+
+    group: str
+    reason: str
+    shard: str | None = None
+    """None: all shards that have the action."""
+    force: bool = False
+    """Also when windows were committed in its queues since."""
+    dry_run: bool = True
+
+    @classmethod
+    def of(cls, params: Mapping[str, Any]) -> UndoParams:
+        """From ``group, shard, force, reason, dry_run``. An undo is a dry run unless ``dry_run`` is false. Raises WrongUse."""
+        return cls(
+            group=_text(params, "group"),
+            reason=_text(params, "reason"),
+            shard=(params.get("shard") or "").strip() or None,
+            force=params.get("force") is True,
+            dry_run=params.get("dry_run") is not False,
+        )
+
+
 def redrive_request(run: Run, params: Mapping[str, Any]) -> RedriveRequest:
     """A redrive of dead letters, from ``group, all, from, until, original_topic, keys, where, letters, limit, edits,
     all_or_nothing, rate, to_topic, reason, dry_run``.

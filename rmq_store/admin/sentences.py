@@ -174,7 +174,7 @@ def _levels(levels: Mapping[str, int]) -> str:
     return f" ({counts})" if counts else ""
 
 
-def _offsets(ranges: Sequence[tuple[int | None, int]]) -> list[str]:
+def _offsets(ranges: Sequence[tuple[int | None, int | None]]) -> list[str]:
     """The offsets of some queues, if there are any: those of all where they are the same."""
     if not ranges:
         return []
@@ -184,13 +184,13 @@ def _offsets(ranges: Sequence[tuple[int | None, int]]) -> list[str]:
     return [f"offsets of {queues}, from {_range(min(ranges, key=_length))} to {_range(max(ranges, key=_length))}"]
 
 
-def _range(ends: tuple[int | None, int]) -> str:
-    begin, end = ends
-    return f"{'none' if begin is None else begin} -> {end}"
+def _range(ends: tuple[int | None, int | None]) -> str:
+    begin, end = ("none" if offset is None else offset for offset in ends)
+    return f"{begin} -> {end}"
 
 
-def _length(ends: tuple[int | None, int]) -> int:
-    return abs(ends[1] - (ends[0] or 0))
+def _length(ends: tuple[int | None, int | None]) -> int:
+    return abs((ends[1] or 0) - (ends[0] or 0))
 
 
 def _messages(count: int) -> str:

@@ -17,6 +17,7 @@ from rmq_store.commit.positions import ABSENT, Positions, grp_id, off_id
 from rmq_store.errors import WrongUse
 from rmq_store.message.message import MessageQueue
 from rmq_store.utils.suggestions import listed
+from rmq_store.utils.times import format_time
 from rmq_store.window.shard_view import ShardView
 
 ACTIONS = (Action.RESET, Action.CLONE, Action.UNDO, Action.DELETE, Action.REPLAY, Action.REDRIVE)
@@ -133,15 +134,28 @@ def last_action(commits: Iterable[Ctl]) -> Ctl | None:
     return max(commits, key=lambda ctl: (ctl.read_version, ctl.commit_id), default=None)
 
 
-def chosen_actions(last: Mapping[str, Ctl], group: str) -> dict[str, Ctl]:
-    """By shard the commit to undo: of the newest of the last actions (``last``, by shard) those shards that have it.
+def chosen_actions(last: Mapping[str, Ctl], group: str, undoes: str | None = None) -> dict[str, Ctl]:
+    """By shard the commit to undo: of the newest of the last actions (``last``, by shard) those shards that have it; empty
+    where there is none.
 
-    Raises WrongUse when there is none.
+    ``undoes``: the request of the action that is meant. Raises WrongUse when another one is the last.
     """
-    if not last:
-        raise WrongUse(
-            f"group {group} has no action of an operator to undo: no reset, skip, clone or import of offsets"
-        )
-    newest = max(last.values(), key=lambda ctl: (ctl.store_timestamp, ctl.commit_id))
+    newest = max(last.values(), key=lambda ctl: (ctl.store_timestamp, ctl.commit_id), default=None)
+    if undoes is not None and (newest is None or newest.request_id != undoes):
+        after = "it has none" if newest is None else f"{undone_sentence(newest)} came after it"
+        raise WrongUse(f"{undoes} is not the last action of an operator on group {group}: {after}")
+    if newest is None:
+        return {}
     action = (newest.action, newest.request_id)
     return {shard: ctl for shard, ctl in last.items() if (ctl.action, ctl.request_id) == action}
+
+
+def nothing_to_undo(group: str) -> str:
+    """Why there is nothing to undo."""
+    return f"group {group} has no action of an operator to undo: no reset, skip, clone or import of offsets"
+
+
+def undone_sentence(undone: Ctl) -> str:
+    """An action in words: what it was, its request, who did it, when and why."""
+    at = format_time(undone.store_timestamp)
+    return f"{undone.action} {undone.request_id} of {undone.actor.name} at {at} ({undone.reason})"

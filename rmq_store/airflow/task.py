@@ -7,7 +7,7 @@ import os
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
@@ -80,10 +80,14 @@ NOTE = "rmq_note"
 """The XCom that ``rmq_store/airflow/run_notes.py`` copies to the note of the run: in Airflow 3.3 a task cannot write a note."""
 
 
+NOTHING_TO_DO = "nothing_to_do"
+"""The XCom that says why a task had nothing to do."""
+
+
 def nothing_to_do(context: Context, reason: str) -> None:
     """Log the reason and store it as the task's XCom ``nothing_to_do`` and in the run's note."""
     reason = cleaned(reason, _secrets(None))
-    context["ti"].xcom_push("nothing_to_do", reason)
+    context["ti"].xcom_push(NOTHING_TO_DO, reason)
     note(context, f"nothing to do: {reason}")
 
 
@@ -96,6 +100,24 @@ def note(context: Context, sentence: str, hook: RmqHook | None = None) -> None:
 
 PREVIEW = "preview"
 """The XCom with what a run is going to do: ``text``, a row per queue in ``queues``, and ``notes``."""
+
+
+class Shown(NamedTuple):
+    """What the dry run of a run's first task showed."""
+
+    preview: Answer
+    """Empty: it showed nothing, or there is no such task."""
+    nothing: str | None = None
+    """Why there was nothing to do; None: there was something."""
+
+
+def shown_by(context: Context, task_id: str | None) -> Shown:
+    """What the task with this id showed in this run. None: no task did."""
+    if task_id is None:
+        return Shown({})
+    ti = context["ti"]
+    preview, nothing = (ti.xcom_pull(task_ids=task_id, key=key) for key in (PREVIEW, NOTHING_TO_DO))
+    return Shown(preview or {}, nothing)
 
 
 def logged(answer: Answer, hook: RmqHook | None = None) -> Answer:

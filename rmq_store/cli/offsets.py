@@ -265,6 +265,8 @@ def undo(
     recorded with the actor, the reason, and the action that it undoes. It is refused when windows were committed in these
     queues since, unless --force is given. What sent or dropped messages cannot be undone: a redrive, a delete.
     """
+    from rmq_store.admin.undo import undone_sentence
+    from rmq_store.lake.admin.undo import actions_to_undo
     from rmq_store.lake.admin.undo import undo as undo_in
 
     store, host = open_store(options.root), Host()
@@ -273,8 +275,9 @@ def undo(
     check_group(store, group, settings)
     known, shards = known_group(group, settings), store.shards(options.shard)
     before = states_before(shards, group, known)
+    undone = actions_to_undo(shards, group, request_id)
     reports = undo_in(
-        shards,
+        undone,
         group,
         host,
         request_id=request_id,
@@ -285,9 +288,10 @@ def undo(
         settings=known,
     )
     parameters = json.loads(reports[0].parameters)
-    undone = {name: parameters[name] for name in ("undoes", "undoes_action")}
-    output.line(f"undoes: {undone['undoes_action']} {undone['undoes']}")
-    show_moves(output, reports, before, {"group": group, **undone})
+    output.line(f"undoes: {undone_sentence(undone[0][1])}")
+    show_moves(
+        output, reports, before, {"group": group} | {name: parameters[name] for name in ("undoes", "undoes_action")}
+    )
 
 
 def search_offset(

@@ -28,6 +28,7 @@ DAG_IDS = {
     "rmq_redrive_dlq",
     "rmq_replay",
     "rmq_reset_offset",
+    "rmq_undo",
 }
 
 
@@ -276,6 +277,7 @@ def test_the_forms_suggest_the_groups_and_topics_of_the_settings_and_take_others
         ("rmq_replay", "topic", topics),
         ("rmq_reset_offset", "group", groups),
         ("rmq_reset_offset", "topic", topics),
+        ("rmq_undo", "group", groups),
         ("rmq_redrive_dlq", "group", groups),
         ("rmq_redrive_dlq", "original_topic", topics),
         ("rmq_redrive_dlq", "to_topic", topics),
@@ -307,6 +309,8 @@ BAD_PARAMS: list[tuple[str, dict[str, Any]]] = [
     ("rmq_reset_offset", {"group": "g", "topic": "t", "reason": "r", "to": "yesterday"}),
     ("rmq_reset_offset", {"group": "g", "topic": "t", "reason": "r", "queues": ["broker-a"]}),
     ("rmq_reset_offset", {"group": "g", "topic": "t", "reason": "r", "dry_run": "no"}),
+    ("rmq_undo", {"group": "g", "reason": ""}),
+    ("rmq_undo", {"group": "g", "reason": "r", "force": "yes"}),
     ("rmq_replay", {"group": ""}),
     ("rmq_redrive_dlq", {"group": "g", "reason": ""}),
     ("rmq_redrive_dlq", {"group": "g", "reason": "r", "letters": ["broker-a:0"]}),

@@ -509,6 +509,8 @@ UNKNOWN = "unknown parameter 'queue'"
         ("rmq_reset_offset", TO_MIN | {"queues": ["broker-a:99"]}, "has no queue broker-a:99"),
         ("rmq_reset_offset", TO_MIN | {"group": "paymnts"}, "there is no group 'paymnts', did you mean 'payments'?"),
         ("rmq_reset_offset", TO_MIN | {"to": "time"}, "a reset to time needs the time"),
+        ("rmq_undo", {"group": "payments", "reason": "r", "queue": "x"}, UNKNOWN),
+        ("rmq_undo", {"group": "paymnts", "reason": "r"}, "there is no group 'paymnts', did you mean 'payments'?"),
         ("rmq_redrive_dlq", {"group": "paymnts", "all": True, "reason": "r"}, "there is no group 'paymnts'"),
         ("rmq_replay", {"group": "nobody", "topic": "PaymentFlow", "from": 0}, "has no group 'nobody'"),
         ("rmq_replay", {"group": "payments", "topic": "OrderEvents", "from": 0}, "does not read OrderEvents"),

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from rmq_store.admin.dag_params import ReplayParams, Run, consume_request, redrive_request, reset_request
+from rmq_store.admin.dag_params import ReplayParams, Run, UndoParams, consume_request, redrive_request, reset_request
 from rmq_store.cli import main
 from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.object_store import Root
@@ -77,6 +77,7 @@ READERS: Mapping[str, Callable[[Run, Read], object]] = {
     f"rmq_consume__{GROUP}": consume_request,
     "rmq_replay": lambda run, params: ReplayParams.of(params),
     "rmq_reset_offset": reset_request,
+    "rmq_undo": lambda run, params: UndoParams.of(params),
     "rmq_redrive_dlq": redrive_request,
     "rmq_deliver_delayed": lambda run, params: None,
 }
@@ -108,7 +109,7 @@ def test_each_job_from_top_to_bottom(demo_store: LakeStore, capsys: pytest.Captu
             assert query(demo_store, text).num_rows > 0, text
     assert {language: languages.count(language) for language in languages} == {
         "bash": 6,
-        "curl": 5,
+        "curl": 6,
         "python": 7,
         "sql": 7,
     }

@@ -80,6 +80,7 @@ PLANNED: dict[str, Any] = {
         ("moves", [RESET | {"status": "dry_run"}], "would move: offsets 225 -> 0 in 2 queues"),
         ("moves", [RESET | {"moves": [["a:0", 3, 3]]}], "no offset changes: 1 queue looked at"),
         ("moves", [RESET | {"moves": [["a:0", None, 3]]}], "moved: offsets none -> 3 in 1 queue"),
+        ("moves", [RESET | {"moves": [["a:0", 3, None]]}], "moved: offsets 3 -> none in 1 queue"),
         (
             "moves",
             [RESET | {"status": "dry_run", "again": [450, 1], "skipped": [0, 0]}, RESET | {"status": "dry_run"}],

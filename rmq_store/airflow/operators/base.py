@@ -148,11 +148,18 @@ class RmqOperator(BaseOperator):
         return answer
 
     def moved(
-        self, context: Context, shards: Sequence[Shard], group: str, reports: Sequence[MoveReport], action: str
+        self,
+        context: Context,
+        shards: Sequence[Shard],
+        group: str,
+        reports: Sequence[MoveReport],
+        action: str,
+        facts: Mapping[str, Any] | None = None,
     ) -> list[Answer]:
         """Log the moves of a group's offsets as a table, and return an answer per shard. Of a dry run the sum is the preview.
 
         :param action: What moves them, for the note.
+        :param facts: What else the preview has.
         """
         from rmq_store.lake.window.dry_run import group_sample
         from rmq_store.window.estimate import NO_SAMPLE, estimate_of
@@ -168,7 +175,8 @@ class RmqOperator(BaseOperator):
         again = sum(report.total(Direction.AGAIN)[0] for report in reports)
         if again:
             text += f"; {estimate_of(again, group_sample(shards, group)) or NO_SAMPLE}"
-        self.preview(context, text, rows, [*_MOVE_COLUMNS, "direction", "messages", "bytes"], {"notes": notes})
+        answer = {"group": group, **(facts or {}), "notes": notes}
+        self.preview(context, text, rows, [*_MOVE_COLUMNS, "direction", "messages", "bytes"], answer)
         return answers
 
     def preview(
@@ -214,13 +222,13 @@ _MOVE_COLUMNS = ("shard", "topic", "broker_name", "queue_id", "from_offset", "to
 
 
 def _move_answer(report: MoveReport) -> Answer:
-    """``moves``: ``[broker:queue, from, to]`` for each queue. ``again``, ``skipped``: ``[messages, bytes]``, of a dry run."""
+    """``moves``: ``[broker:queue, from, to]`` for each queue; None is no offset. Of a dry run ``again`` and ``skipped``:
+    ``[messages, bytes]``."""
     answer: Answer = {
         "status": report.status,
         "shard": report.shard,
         "moves": [
-            [f"{move.queue.broker_name}:{move.queue.queue_id}", move.from_offset, move.to_offset]
-            for move in report.moves
+            [f"{row['broker_name']}:{row['queue_id']}", row["from_offset"], row["to_offset"]] for row in report.rows()
         ],
         "notes": list(report.notes),
         "warnings": list(report.warnings),

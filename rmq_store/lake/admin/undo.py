@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rmq_store.admin.offset_moves import MoveReport
-from rmq_store.admin.undo import ACTIONS, UndoRequest, chosen_actions, last_action
+from rmq_store.admin.undo import ACTIONS, UndoRequest, chosen_actions, last_action, nothing_to_undo
 from rmq_store.commit.ctl import Action, Actor, Ctl
+from rmq_store.errors import WrongUse
 from rmq_store.lake.admin.offset_moves import move_in_all
 from rmq_store.lake.table.shard import Shard
 from rmq_store.settings.settings import GroupSettings
@@ -14,7 +15,7 @@ from rmq_store.utils.host import Host
 
 
 def undo(
-    shards: Sequence[Shard],
+    undone: Sequence[tuple[Shard, Ctl]],
     group: str,
     host: Host,
     *,
@@ -25,19 +26,19 @@ def undo(
     dry_run: bool = False,
     settings: GroupSettings | None = None,
 ) -> list[MoveReport]:
-    """Undo the group's last action in the shards that have it. The same request, run again, finishes what it began.
+    """Undo an action of a group, as ``actions_to_undo`` returns it. The same request, run again, finishes what it began.
 
-    ``settings``: those of the group, None when there are none. Raises WrongUse (see ``UndoRequest.moves``) and the errors of
-    ``commit``.
+    ``settings``: those of the group, None when there are none. Raises WrongUse (see ``UndoRequest.moves``), also where there
+    is nothing to undo, and the errors of ``commit``.
     """
-    for shard in shards:
-        shard.commitlog.refresh()
+    if not undone:
+        raise WrongUse(nothing_to_undo(group))
     requests = [
         (
             shard,
             UndoRequest(
                 group=group,
-                undone=undone,
+                undone=action,
                 request_id=request_id,
                 actor=actor,
                 reason=reason,
@@ -45,13 +46,21 @@ def undo(
                 dry_run=dry_run,
             ),
         )
-        for shard, undone in _undone(shards, group, request_id)
+        for shard, action in undone
     ]
     return move_in_all(requests, host, settings)
 
 
-def _undone(shards: Sequence[Shard], group: str, request_id: str) -> list[tuple[Shard, Ctl]]:
-    """The commits to undo, each with its shard."""
+def actions_to_undo(
+    shards: Sequence[Shard], group: str, request_id: str, undoes: str | None = None
+) -> list[tuple[Shard, Ctl]]:
+    """The commits that a request undoes, each with its shard: those that it has undone before, else the group's last action in
+    the shards that have it. Empty: there is none.
+
+    ``undoes``: the request of the action that is meant. Raises WrongUse when another one is the last.
+    """
+    for shard in shards:
+        shard.commitlog.refresh()
     made = {shard.name: shard.ctls_of_request(request_id, group, Action.UNDO) for shard in shards}
     last = {}
     for shard in shards:
@@ -59,7 +68,7 @@ def _undone(shards: Sequence[Shard], group: str, request_id: str) -> list[tuple[
         if (ctl := last_action(actions)) is not None:
             last[shard.name] = ctl
     if not any(made.values()):
-        chosen = chosen_actions(last, group)
+        chosen = chosen_actions(last, group, undoes)
         return [(shard, chosen[shard.name]) for shard in shards if shard.name in chosen]
     undone_id = next(ctl.parameter("undoes") for ctls in made.values() for ctl in ctls)
     undone = []
