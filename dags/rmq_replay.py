@@ -2,9 +2,10 @@
 
 **What it does.** The first task shows what the replay would read: messages and bytes of each queue, about how long it takes,
 and what is unusual, in its log and in the note of the run. A time in the future is refused; a range without messages is
-green. Then the messages that were stored in [from, until) are consumed under a replay group of its own, whose name is in
-the answer. The live group's offsets do not move. Messages that fail are retried under the replay group; to consume
-these retries once they have been delivered, trigger this DAG with the replay group as `group`, without topic and time.
+green. Then the messages that were stored in [from, until), up to the offsets that were shown, are consumed under a replay
+group of its own, whose name is in the answer. The live group's offsets do not move. Messages that fail are retried under
+the replay group; to consume these retries once they have been delivered, trigger this DAG with the replay group as `group`,
+without topic and time.
 
 **Running it again.** A run is one replay: a cleared run that was complete answers `already_committed`. A new run is a
 new replay. To repeat a replay over the same messages, trigger this DAG with the replay group as `group` and a reason in
@@ -38,6 +39,7 @@ def rmq_replay() -> None:
     plan = RmqPlanReplayOperator(task_id="plan", use_run_params=True)
     RmqReplayOperator.partial(
         task_id="replay",
+        preview="plan",
         use_run_params=True,
         map_index_template="{{ task.shard }}",
         execution_timeout=LONGEST_RUN,

@@ -1,8 +1,9 @@
 """Reset a group's offsets of one topic: by time, to an offset, to the beginning or to the end.
 
 **What it does.** The first task shows the new offset of every queue, and how many messages and bytes the group would read
-again or skip. Unless `dry_run` is set, as it is by default, the second task moves the offsets, in one commit per shard that
-records who did it and why. A window that was planned before the reset cannot commit after it. Waiting retries do not change.
+again or skip. Unless `dry_run` is set, as it is by default, the second task sets the offsets that were shown, in one commit
+per shard that records who did it and why. A window that was planned before the reset cannot commit after it. Waiting retries
+do not change.
 
 **Running it again.** A cleared run that has moved the offsets answers `already_committed` and moves nothing.
 
@@ -41,7 +42,7 @@ PARAMS = {
 @rmq_dag(__doc__, "admin", params=PARAMS)
 def rmq_reset_offset() -> None:
     preview = RmqResetOffsetOperator(task_id="preview", dry_run=True, use_run_params=True)
-    move = RmqResetOffsetOperator(task_id="move", dry_run=False, use_run_params=True)
+    move = RmqResetOffsetOperator(task_id="move", dry_run=False, preview="preview", use_run_params=True)
     preview >> skip_if_dry_run() >> move
 
 

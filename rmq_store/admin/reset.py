@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -43,6 +43,9 @@ class ResetRequest:
     """The time (UTC ms) or the offset; None for MIN and MAX."""
     queues: tuple[MessageQueue, ...] = ()
     """Empty: all queues of the topic."""
+    shown: Mapping[MessageQueue, int] | None = None
+    """The new offsets that a dry run of this request has shown: they are set in these queues and no others, whatever the time,
+    the first message or the end is by now. None: nothing was shown."""
     dry_run: bool = False
 
     def __post_init__(self) -> None:
@@ -86,6 +89,9 @@ def _targets(shard: ShardView, positions: Positions, request: ResetRequest) -> d
     if unknown:
         listed = ", ".join(f"{queue.broker_name}:{queue.queue_id}" for queue in known)
         raise WrongUse(f"{unknown[0]} does not exist in shard {shard.name}; topic {request.topic} has {listed}")
+    if request.shown is not None:
+        shown = request.shown
+        return {queue: checked_offset(positions, queue, shown[queue]) for queue in queues if queue in shown}
     match request.to:
         case ResetTo.MIN:
             return {queue: positions.min_offset(queue) for queue in queues}

@@ -7,7 +7,7 @@ import os
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
@@ -96,28 +96,6 @@ def note(context: Context, sentence: str, hook: RmqHook | None = None) -> None:
     sentence = cleaned(sentence, _secrets(hook))
     log.info("%s", sentence)
     context["ti"].xcom_push(NOTE, sentence)
-
-
-PREVIEW = "preview"
-"""The XCom with what a run is going to do: ``text``, a row per queue in ``queues``, and ``notes``."""
-
-
-class Shown(NamedTuple):
-    """What the dry run of a run's first task showed."""
-
-    preview: Answer
-    """Empty: it showed nothing, or there is no such task."""
-    nothing: str | None = None
-    """Why there was nothing to do; None: there was something."""
-
-
-def shown_by(context: Context, task_id: str | None) -> Shown:
-    """What the task with this id showed in this run. None: no task did."""
-    if task_id is None:
-        return Shown({})
-    ti = context["ti"]
-    preview, nothing = (ti.xcom_pull(task_ids=task_id, key=key) for key in (PREVIEW, NOTHING_TO_DO))
-    return Shown(preview or {}, nothing)
 
 
 def logged(answer: Answer, hook: RmqHook | None = None) -> Answer:

@@ -61,7 +61,8 @@ class Scope:
     retries_only: bool = False
     """It reads only the retries of the group: the follow-up of a replay, or ``only_retries``."""
     bounds: Mapping[MessageQueue, int] | None = None
-    """A further attempt of a replay: it ends where the first attempt did."""
+    """Where the request ends, by queue, if that was chosen before: a further attempt of a replay ends where the first one did,
+    and a replay that was shown where the dry run did. Other queues are not read."""
 
 
 LIVE = Scope()

@@ -17,6 +17,7 @@ from rmq_store.admin.sentences import moves_sentence, window_line, window_senten
 from rmq_store.airflow import task
 from rmq_store.airflow.hooks.rmq import RmqHook
 from rmq_store.airflow.lineage import Lineage, openlineage_of
+from rmq_store.airflow.preview import PREVIEW, offsets_of
 from rmq_store.airflow.task import Answer, translated
 from rmq_store.commit.request import Status
 from rmq_store.utils.host import Host
@@ -175,7 +176,7 @@ class RmqOperator(BaseOperator):
         again = sum(report.total(Direction.AGAIN)[0] for report in reports)
         if again:
             text += f"; {estimate_of(again, group_sample(shards, group)) or NO_SAMPLE}"
-        answer = {"group": group, **(facts or {}), "notes": notes}
+        answer = {"group": group, **(facts or {}), "notes": notes, "offsets": offsets_of(rows, "to_offset")}
         self.preview(context, text, rows, [*_MOVE_COLUMNS, "direction", "messages", "bytes"], answer)
         return answers
 
@@ -183,14 +184,12 @@ class RmqOperator(BaseOperator):
         self, context: Context, text: str, rows: Sequence[Answer], columns: Sequence[str], answer: Answer
     ) -> None:
         """Show what the run is going to do: as a table in the task's log, in the note of the run, and as the XCom ``preview``,
-        which is ``answer`` with ``text`` and ``queues``. At most 1,000 queues are shown."""
+        which is ``answer`` with ``text`` and ``queues``: at most 1,000 of them."""
         from rmq_store.cli.output import MANY_ROWS
 
         self.log_queues(rows, columns)
         shown = [{name: row[name] for name in columns} for row in rows[:MANY_ROWS]]
-        context["ti"].xcom_push(
-            task.PREVIEW, cleaned_value(answer | {"text": text, "queues": shown}, self.hook.secrets)
-        )
+        context["ti"].xcom_push(PREVIEW, cleaned_value(answer | {"text": text, "queues": shown}, self.hook.secrets))
         self.note(context, text)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:

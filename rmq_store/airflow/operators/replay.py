@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,8 +12,10 @@ from rmq_store.admin.replay import as_replay, group_settings
 from rmq_store.admin.sentences import nothing_to_read, replay_preview_sentence
 from rmq_store.airflow.links.console import RmqGroupLink, RmqNewDeadLettersLink, RmqWindowLink
 from rmq_store.airflow.operators.base import RmqOperator
+from rmq_store.airflow.preview import Preview, offsets_of
 from rmq_store.airflow.task import Answer, nothing_to_do
 from rmq_store.errors import WrongUse
+from rmq_store.message.message_const import retry_topic
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.utils.host import Host
 from rmq_store.window.consume_request import ConsumeRequest, Scope
@@ -114,6 +117,8 @@ class RmqPlanReplayOperator(RmqReplayBaseOperator):
         whole = plan.summary()
         answer = {name: value for name, value in whole.items() if name not in ("shards", "windows")}
         answer |= {"time": plan.time, "queues": rows}
+        if plan.error is None:
+            answer["offsets"] = offsets_of(rows, "end_offset")
         text = replay_preview_sentence(answer)
         if plan.error is not None:
             text += f"; it ends with an error: {plan.error}"
@@ -150,14 +155,17 @@ class RmqReplayOperator(RmqReplayBaseOperator):
     :param shard: The shard; :class:`RmqPlanReplayOperator` returns those that the replay reads.
     :param engine: ``auto``, ``local`` or ``spark``: where the listener runs. By default as the connection says, else as the
         group says.
+    :param preview: The id of the task that showed the replay: it ends at the offsets that were shown, also if messages came
+        since.
     """
 
     operator_extra_links = (RmqGroupLink(), RmqWindowLink(), RmqNewDeadLettersLink())
 
-    def __init__(self, *, shard: str, engine: str | None = None, **kwargs: Any) -> None:
+    def __init__(self, *, shard: str, engine: str | None = None, preview: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.shard = shard
         self.engine = engine
+        self.preview_task = preview
 
     def act(self, context: Context) -> Answer:
         """Return the sum of the windows."""
@@ -166,6 +174,9 @@ class RmqReplayOperator(RmqReplayBaseOperator):
         group, request, scope, is_new_attempt = self.replay(context)
         store = self.hook.deployment.open_store()
         (shard,) = store.shards(self.shard)
-        if is_new_attempt:
+        if is_new_attempt:  # its end is that of the first attempt
             group, request, scope = begin_attempt(shard, group, request, Host())
+        else:
+            topics = [*(subscription.topic for subscription in group.subscriptions), retry_topic(group.name)]
+            scope = replace(scope, bounds=Preview.of_task(context, self.preview_task).offsets(shard, topics))
         return self.consumed(context, store, shard, group, request, scope, self.engine)

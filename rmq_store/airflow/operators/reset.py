@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rmq_store.admin.dag_params import reset_request
 from rmq_store.airflow.links.console import RmqGroupLink
 from rmq_store.airflow.operators.base import RmqOperator
+from rmq_store.airflow.preview import Preview
 from rmq_store.airflow.task import Answer
 from rmq_store.utils.host import Host
 
@@ -32,6 +33,7 @@ class RmqResetOffsetOperator(RmqOperator):
     :param queues: ``BROKER:QUEUE``, such as ``broker-a:0``; by default all queues of the topic.
     :param reason: Recorded in the offset history.
     :param dry_run: Only show the new offsets. By default the offsets do not move.
+    :param preview: The id of the task that showed the new offsets: these are set, also if messages came or went since.
     """
 
     template_fields: Sequence[str] = ("group", "topic", "time")
@@ -48,6 +50,7 @@ class RmqResetOffsetOperator(RmqOperator):
         queues: Sequence[str] | None = None,
         reason: str | None = None,
         dry_run: bool | None = None,
+        preview: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -59,6 +62,7 @@ class RmqResetOffsetOperator(RmqOperator):
         self.queues = queues
         self.reason = reason
         self.is_dry_run = dry_run  # BaseOperator has a method dry_run
+        self.preview_task = preview
 
     def act(self, context: Context) -> list[Answer]:
         """Return an answer per shard."""
@@ -82,8 +86,12 @@ class RmqResetOffsetOperator(RmqOperator):
         store, settings = deployment.open_store(), deployment.optional_settings()
         check_group(store, request.group, settings)
         shards = shards_with_queues(store.shards(), request.topic, request.queues)
+        preview = Preview.of_task(context, self.preview_task)
+        shown = {shard.name: preview.offsets(shard, [request.topic]) for shard, _ in shards}
+        if preview.facts:
+            shards = [(shard, queues) for shard, queues in shards if shown[shard.name] is not None]
         reports = move_in_all(
-            [(shard, replace(request, queues=queues)) for shard, queues in shards],
+            [(shard, replace(request, queues=queues, shown=shown[shard.name])) for shard, queues in shards],
             host,
             known_group(request.group, settings),
         )

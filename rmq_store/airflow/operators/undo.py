@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from rmq_store.admin.dag_params import UndoParams
 from rmq_store.admin.undo import nothing_to_undo, undone_sentence
-from rmq_store.airflow import task
 from rmq_store.airflow.links.console import RmqGroupLink
 from rmq_store.airflow.operators.base import RmqOperator
+from rmq_store.airflow.preview import Preview
 from rmq_store.airflow.task import Answer, nothing_to_do
 from rmq_store.utils.host import Host
 
@@ -61,9 +61,9 @@ class RmqUndoOperator(RmqOperator):
         from rmq_store.cli.common import check_group
         from rmq_store.lake.admin.undo import actions_to_undo, undo
 
-        shown = task.shown_by(context, self.preview_task)
-        if shown.nothing is not None:
-            nothing_to_do(context, shown.nothing)
+        shown = Preview.of_task(context, self.preview_task)
+        if shown.nothing_to_do is not None:
+            nothing_to_do(context, shown.nothing_to_do)
             return []
         params = UndoParams.of(
             self.values(
@@ -79,7 +79,7 @@ class RmqUndoOperator(RmqOperator):
         store = deployment.open_store()
         check_group(store, params.group, deployment.known_groups())
         shards = store.shards(params.shard)
-        undone = actions_to_undo(shards, params.group, run.request_id, shown.preview.get("undoes"))
+        undone = actions_to_undo(shards, params.group, run.request_id, shown.facts.get("undoes"))
         if not undone:
             nothing_to_do(context, nothing_to_undo(params.group))
             return []
