@@ -1,12 +1,14 @@
 """Run a Spark Connect server in the foreground: ``python -m spark_jobs.connect_server``.
 
 It is an ordinary session of spark_jobs.session with the Connect service as a plugin, so both have the same settings.
-When it is ready, which is after a first query, it writes one JSON line with its port to standard output.
+When it is ready, which is after a first query, it writes one JSON line with its port to standard output, or for its starter
+(``spark_jobs.session.ConnectServer``) to a file. spark-submit can start it too.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import os
 import secrets
@@ -28,7 +30,7 @@ from rmq_store.settings.spark_settings import SparkSettings
 from spark_jobs.jars import are_fetched
 from spark_jobs.s3a import GROUP as S3A
 from spark_jobs.s3a import knows_region
-from spark_jobs.session import DEFAULT_MASTER, open_session, warm_up
+from spark_jobs.session import DEFAULT_MASTER, IS_SUBMITTED, open_session, warm_up
 from spark_jobs.ship import ship
 
 _TOKEN_VARIABLE = "SPARK_CONNECT_AUTHENTICATE_TOKEN"
@@ -46,7 +48,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--port", type=int, default=0, help="default 0: any free port")
     parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE", help="a Spark setting, repeatable")
     parser.add_argument("--s3a", action="store_true", help="fail without the jars for Spark SQL over s3:// roots")
-    parser.add_argument("--stop-with-stdin", action="store_true", help="stop when standard input ends")
+    parser.add_argument("--no-delta", action="store_true", help="without the settings for Delta tables in Spark SQL")
+    parser.add_argument(
+        "--starter",
+        type=Path,
+        metavar="FOLDER",
+        help="write the line to its file 'address', and stop when no process holds the lock of its file 'lock'",
+    )
     options = parser.parse_args(arguments)
 
     stop, ready = threading.Event(), threading.Event()
@@ -55,8 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     answer = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     # What the JVM or a listener prints must not fill the pipe of the answer.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    if options.stop_with_stdin:
-        threading.Thread(target=_when_stdin_ends, args=(stop, ready), daemon=True).start()
+    if options.starter is not None:
+        threading.Thread(target=_when_starter_ends, args=(options.starter, stop, ready), daemon=True).start()
     os.environ.pop("SPARK_REMOTE", None)  # for clients; Spark refuses to start a server with it
     made_token = _TOKEN_VARIABLE not in os.environ
     token = os.environ.setdefault(_TOKEN_VARIABLE, secrets.token_urlsafe(24))
@@ -64,7 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         session = open_session(
             "rmq-connect-server",
             master=options.master,
-            s3a=options.s3a or (are_fetched(S3A) and knows_region(os.environ)),
+            delta=not options.no_delta,
+            s3a=options.s3a or (not options.no_delta and are_fetched(S3A) and knows_region(os.environ)),
             conf={
                 "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
                 "spark.connect.grpc.binding.address": options.host,
@@ -80,7 +89,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         port = getattr(service, "MODULE$").localPort()
         _warm_up_through(f"sc://localhost:{port}/;token={token}")
         address = {"remote": f"sc://localhost:{port}", "port": port} | ({"token": token} if made_token else {})
-        print(json.dumps(address), file=answer, flush=True)
+        if options.starter is None:
+            print(json.dumps(address), file=answer, flush=True)
+        else:
+            written = options.starter / "address.new"
+            written.write_text(json.dumps(address))
+            written.rename(options.starter / "address")
         ready.set()
         stop.wait()
     finally:
@@ -101,17 +115,19 @@ def _warm_up_through(remote: str) -> None:
         client.stop()
 
 
-def _when_stdin_ends(stop: threading.Event, ready: threading.Event) -> None:
-    """Stop the server when the starter closes its end of the pipe, or is killed.
+def _when_starter_ends(folder: Path, stop: threading.Event, ready: threading.Event) -> None:
+    """Stop the server when the starter gives its lock back, or is killed.
 
     A server that is still starting, or hangs while it stops, is killed: no other process may be left to end it.
     """
-    while os.read(sys.stdin.fileno(), 4096):
-        pass
+    with suppress(FileNotFoundError), (folder / "lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
     if ready.is_set():
         stop.set()
         time.sleep(_LONGEST_STOP_S)
-    for process in psutil.Process().children(recursive=True):
+    this = psutil.Process()
+    parent = this.parent() if IS_SUBMITTED in os.environ else None  # the JVM of spark-submit
+    for process in [*this.children(recursive=True), *([parent] if parent else [])]:
         with suppress(psutil.NoSuchProcess):
             process.kill()
     os._exit(1)

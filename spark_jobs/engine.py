@@ -21,13 +21,14 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from rmq_store.errors import ListenerError, RmqError, StoreUnusable
+from rmq_store.errors import ListenerError, RmqError, StoreUnusable, WrongUse
 from rmq_store.lake.table.request_counter import note_uncounted
 from rmq_store.lake.window.engine import keep_loaded, spark_missing
 from rmq_store.settings.spark_settings import SHIP, SparkSettings, is_local_master
 from spark_jobs.session import open_session
 from spark_jobs.ship import ship
 from spark_jobs.slots import planned_slots
+from spark_jobs.submit import submitted_server
 from spark_jobs.worker_errors import driver_problem, job_problem, worker_problem
 
 if TYPE_CHECKING:
@@ -137,22 +138,30 @@ def opened_session(
     listeners: Sequence[str] = (),
     delta: bool = True,
 ) -> Iterator[SparkSession]:
-    """A session on the Connect server of ``spark``, else in this process; the end of the block stops it.
+    """A session on the Connect server of ``spark``, on one that spark-submit starts, else in this process; the end of the block
+    stops it.
 
     The workers of a cluster get this package, the packages of the ``listeners`` (``module:attribute``) and the folders
     ``python_path``; see ``ship``. Raises StoreUnusable when no session can be opened, MachineNotReady when set-up is
-    incomplete, WrongUse for code that cannot be sent.
+    incomplete, WrongUse for code that cannot be sent, and for Delta tables with spark-submit.
     """
+    if spark.submit is not None and delta:
+        raise WrongUse(
+            "spark-submit starts Spark for windows and imports only: without RMQ_SPARK_SUBMIT it has Delta tables"
+        )
     address = spark.remote or spark.master or ""
     if address.startswith(("sc://", "spark://")) and "," not in address:
         _check_answers(address)
-    # A server has settings of its own; ``ship`` reads the one that is for this process.
-    conf = {key: value for key, value in spark.conf.items() if spark.remote is None or key != SHIP}
     with ExitStack() as exits:
         scratch = Path(exits.enter_context(TemporaryDirectory(prefix="rmq-ship-")))
+        remote, conf = spark.remote, spark.conf
+        if spark.submit is not None:
+            remote, conf = exits.enter_context(submitted_server(spark, python_path, scratch)), {}
+        elif remote is not None:  # a server has settings of its own; ``ship`` reads the one that is for this process
+            conf = {key: value for key, value in conf.items() if key != SHIP}
         with _explained():
             session = open_session(
-                app_name, master=spark.master, remote=spark.remote, conf=conf, python_path=python_path, delta=delta
+                app_name, master=spark.master, remote=remote, conf=conf, python_path=python_path, delta=delta
             )
         exits.callback(session.stop)
         with _explained():

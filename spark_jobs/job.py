@@ -21,6 +21,7 @@ from rmq_store.utils.host import Host
 from rmq_store.utils.numbers import whole_number
 from rmq_store.utils.redaction import NAME_BYTES, cleaned, secret_values
 from spark_jobs.engine import opened_engine
+from spark_jobs.session import IS_SUBMITTED
 
 
 def job_parser(program: str, description: str) -> argparse.ArgumentParser:
@@ -52,7 +53,7 @@ def engines_of(
     """The engines of a job. Spark is the Connect server of $SPARK_REMOTE, else a session in this process: that of spark-submit,
     or on the master of $RMQ_SPARK_MASTER or of the settings ``file``."""
     spark = spark_target(file, SparkSettings(), Environment.read())
-    if "PYSPARK_GATEWAY_PORT" in os.environ:
+    if IS_SUBMITTED in os.environ:
         spark = SparkSettings(
             remote=spark.remote, py_files=spark.py_files
         )  # spark-submit has its own options for the rest

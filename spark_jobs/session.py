@@ -5,10 +5,11 @@ A window that starts its own JVM waits 10 to 15 s for it; a window that connects
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import secrets
-import select
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 DEFAULT_MASTER = "local[*,4]"
 """All cores of this host, and four tries of a task, as on a cluster; ``local[*]`` has one."""
+IS_SUBMITTED = "PYSPARK_GATEWAY_PORT"
+"""The variable that a process has which spark-submit has started."""
 _KILL_TIMEOUT_S = 60.0
 """A slow machine needs a while to take back the memory of a JVM that was killed."""
 _TOKEN_VARIABLE = "SPARK_CONNECT_AUTHENTICATE_TOKEN"
@@ -86,7 +89,7 @@ def open_session(
 
 def _submitted_master() -> str | None:
     """The master that spark-submit was given; None in a process that it did not start."""
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+    if IS_SUBMITTED not in os.environ:
         return None
     from pyspark import SparkConf, SparkContext
 
@@ -111,7 +114,7 @@ def warm_up(session: SparkSession | ConnectSession) -> None:
 class ConnectServer:
     """A warm Spark Connect server on loopback, for as long as the ``with`` block lasts.
 
-    It runs in its own process and process group, ends with its starter, however that ends (it watches a pipe), and
+    It runs in its own process and process group, ends with its starter, however that ends (it waits for a lock), and
     accepts only clients that have the token in ``remote``. Entering the block waits until a first query has succeeded,
     as long as the server makes progress; ``say`` gets a line about it now and then.
     """
@@ -125,8 +128,11 @@ class ConnectServer:
         log_file: str | Path | None = None,
         conf: Mapping[str, str] | None = None,
         say: Callable[[str], None] = lambda _: None,
+        submit: Sequence[str] | None = None,
     ) -> None:
-        """``port``: 0 takes any free one; with another ``remote`` is known before the server has started."""
+        """``port``: 0 takes any free one; with another ``remote`` is known before the server has started. ``submit``: a
+        command of spark-submit with its options, which starts the server instead of this Python; it has the master and the
+        settings. The server is then for windows and imports, not for Delta tables in Spark SQL."""
         self._master = master
         self._port = port
         self._token = secrets.token_urlsafe(24)
@@ -134,6 +140,9 @@ class ConnectServer:
         self._log_file = Path(log_file or Path(tempfile.gettempdir(), f"rmq-connect-server-{os.getpid()}.log"))
         self._conf = dict(conf or {})
         self._say = say
+        self._submit = submit
+        self._folder: Path | None = None
+        self._lock: IO[bytes] | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._was_stopped = False
         self._changes = threading.Lock()
@@ -162,46 +171,69 @@ class ConnectServer:
     def start(self) -> None:
         """Start the server, and wait until it is ready. Raises MachineNotReady, with the end of the server's log, when
         it does not start, or when another thread has stopped it."""
-        command = [sys.executable, "-m", "spark_jobs.connect_server", "--stop-with-stdin", "--port", str(self._port)]
-        if self._master:
-            command += ["--master", self._master]
-        for key, value in self._conf.items():
-            command += ["--conf", f"{key}={value}"]
         self._log_file.parent.mkdir(parents=True, exist_ok=True)
         with self._changes, self._log_file.open("ab") as log:
             if self._was_stopped:
                 raise MachineNotReady("the Spark Connect server was stopped before it had started")
+            self._folder = folder = Path(tempfile.mkdtemp(prefix="rmq-connect-server-"))
+            self._lock = (folder / "lock").open("wb")
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
             self._process = process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
+                [*self._program(), "--starter", str(folder), "--port", str(self._port)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
                 stderr=log,
-                env=os.environ | {_TOKEN_VARIABLE: self._token, "PYTHONPATH": worker_python_path(self._python_path)},
+                env=self._environment(),
                 start_new_session=True,
             )
         try:
-            self._port = json.loads(self._first_line_of(process))["port"]
+            self._port = json.loads(self._address_from(process, folder / "address"))["port"]
         except BaseException as error:
             self.stop()
-            if not isinstance(error, (TimeoutError, ValueError, KeyError)):
+            if not isinstance(error, (OSError, ValueError, KeyError)):
                 raise
             raise MachineNotReady(
                 f"the Spark Connect server did not start ({error or type(error).__name__}). "
                 f"End of its log {self._log_file}:\n{_tail(self._log_file)}"
             ) from error
 
-    def _first_line_of(self, process: subprocess.Popen[bytes]) -> bytes:
-        """The JSON line of a server that is ready. Raises NoProgress, and ValueError when the server ends before."""
-        assert process.stdout is not None
-        line = _Line(process.stdout)
+    def _program(self) -> list[str]:
+        if self._submit is not None:
+            return [*self._submit, str(Path(__file__).with_name("connect_server.py")), "--no-delta"]
+        command = [sys.executable, "-m", "spark_jobs.connect_server"]
+        if self._master:
+            command += ["--master", self._master]
+        for key, value in self._conf.items():
+            command += ["--conf", f"{key}={value}"]
+        return command
+
+    def _environment(self) -> dict[str, str]:
+        """Without SPARK_REMOTE, which is for clients. spark-submit's own scripts ask $PYSPARK_DRIVER_PYTHON where Spark is."""
+        env = {name: value for name, value in os.environ.items() if name != "SPARK_REMOTE"}
+        env |= {_TOKEN_VARIABLE: self._token, "PYTHONPATH": worker_python_path(self._python_path)}
+        if self._submit is None:
+            return env
+        return env | {"PYSPARK_DRIVER_PYTHON": sys.executable, "JAVA_HOME": str(find_java())}
+
+    def _address_from(self, process: subprocess.Popen[bytes], file: Path) -> bytes:
+        """What a server that is ready has written. Raises NoProgress, and ValueError when the server ends before."""
+
+        def is_written() -> bool:
+            has_ended = process.poll() is not None  # look before the file, as it may be written in between
+            if file.exists():
+                return True
+            if has_ended:
+                raise ValueError("it ended while starting")
+            return False
+
         wait_for_progress(
-            line.is_complete,
+            is_written,
             lambda: signs_of([process.pid], [self._log_file]),
             "the Spark Connect server is still starting",
             self._say,
-            pause=lambda: None,  # is_complete waits
+            pause=lambda: time.sleep(0.05),
         )
-        return line.text
+        return file.read_bytes()
 
     def stop(self, timeout_s: float = 20.0) -> None:
         """Stop the server and all its descendants permanently; safe to call twice, and before or while another thread
@@ -209,12 +241,15 @@ class ConnectServer:
         with self._changes:
             self._was_stopped = True
             process, self._process, self._port = self._process, None, 0
+            lock, self._lock = self._lock, None
+            folder, self._folder = self._folder, None
         if process is None:
+            if folder is not None:  # it could not be started
+                shutil.rmtree(folder, ignore_errors=True)
             return
         members = set(_process_tree(process.pid))
-        if process.stdin is not None:
-            with suppress(BrokenPipeError):
-                process.stdin.close()
+        if lock is not None:
+            lock.close()
         deadline = time.monotonic() + timeout_s
         while process.poll() is None and time.monotonic() < deadline:
             members.update(_process_tree(process.pid))  # a server that has just begun still starts its JVM
@@ -225,8 +260,8 @@ class ConnectServer:
                 member.kill()
         psutil.wait_procs(alive, timeout=5.0)
         process.wait(_KILL_TIMEOUT_S)
-        if process.stdout is not None:
-            process.stdout.close()
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _process_tree(process_id: int) -> list[psutil.Process]:
@@ -235,23 +270,6 @@ def _process_tree(process_id: int) -> list[psutil.Process]:
         return [parent, *parent.children(recursive=True)]
     except psutil.NoSuchProcess:
         return []
-
-
-class _Line:
-    """The first line of a stream, read without blocking for long."""
-
-    def __init__(self, stream: IO[bytes]) -> None:
-        self._stream = stream
-        self.text = b""
-
-    def is_complete(self) -> bool:
-        """Whether the line has arrived, after a short wait. Raises ValueError when the stream has ended."""
-        if select.select([self._stream], [], [], 0.25)[0]:
-            chunk = os.read(self._stream.fileno(), 4096)
-            if not chunk:
-                raise ValueError("it ended while starting")
-            self.text += chunk
-        return self.text.endswith(b"\n")
 
 
 def _tail(path: Path, lines: int = 25) -> str:

@@ -16,7 +16,7 @@ from rmq_store.settings.listener_folders import add_listener_folders, has_module
 from rmq_store.settings.retention_settings import RetentionRule
 from rmq_store.settings.settings import Settings, read_settings
 from rmq_store.settings.settings_values import ENGINES
-from rmq_store.settings.spark_settings import SparkSettings, spark_target
+from rmq_store.settings.spark_settings import SparkSettings, spark_target, submit_options
 from rmq_store.utils.host import Host
 from rmq_store.utils.suggestions import did_you_mean, listed
 
@@ -33,6 +33,7 @@ VARIABLES = {
     "export_folder": "RMQ_EXPORT_FOLDER",
     "spark_remote": "SPARK_REMOTE",
     "spark_master": "RMQ_SPARK_MASTER",
+    "spark_submit": "RMQ_SPARK_SUBMIT",
     "endpoint_url": "AWS_ENDPOINT_URL_S3",
     "region_name": "AWS_REGION",
     "aws_session_token": "AWS_SESSION_TOKEN",
@@ -40,7 +41,7 @@ VARIABLES = {
 """The fields of a connection's ``extra``, and the variables that they replace. There is one more, ``engine``."""
 
 _TOGETHER = (
-    ("SPARK_REMOTE", "RMQ_SPARK_MASTER"),
+    ("SPARK_REMOTE", "RMQ_SPARK_MASTER", "RMQ_SPARK_SUBMIT"),
     ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
 )
 """Variables of one choice: where a connection has one of them, those of the environment do not count."""
@@ -83,10 +84,13 @@ class Deployment:
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None, engine: str | None = None) -> Deployment:
-        """``env``: by default the variables of this process. Raises WrongUse for an unknown engine."""
+        """``env``: by default the variables of this process. Raises WrongUse for an unknown engine, and for wrong options of
+        spark-submit."""
         if engine and engine not in ENGINES:
             raise WrongUse(f"the connection's engine is {engine!r}: expected one of {', '.join(ENGINES)}")
         environment = Environment.read(env)
+        if environment.spark_submit is not None:
+            submit_options(environment.spark_submit)
         return cls(
             root=_absolute(environment.root),
             settings_file=_absolute(environment.settings),

@@ -66,6 +66,11 @@ def get_provider_info() -> dict[str, Any]:
                         "schema": text,
                         "description": "local[2], spark://host:port, k8s://..., yarn.",
                     },
+                    "spark_submit": {
+                        "label": "spark-submit",
+                        "schema": text,
+                        "description": "spark-submit with its options, such as 'spark-submit --queue etl': it starts Spark.",
+                    },
                     "endpoint_url": {"label": "S3 endpoint", "schema": text, "description": "Empty: that of AWS."},
                     "region_name": {"label": "S3 region", "schema": text},
                     "aws_session_token": {"label": "S3 session token", "schema": {**text, "format": "password"}},

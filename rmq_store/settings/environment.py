@@ -22,6 +22,8 @@ class Environment:
     """``SPARK_REMOTE``: a Spark Connect server, ``sc://host:port``. None: a Spark session of this process."""
     spark_master: str | None
     """``RMQ_SPARK_MASTER``: the master of a Spark session of this process. None: that of the settings file."""
+    spark_submit: str | None
+    """``RMQ_SPARK_SUBMIT``: ``spark-submit`` with its options, which starts Spark. None: this process does."""
     debug: bool
     """``RMQ_DEBUG=1``: the command line prints the traceback of an error."""
     import_roots: tuple[str, ...]
@@ -74,6 +76,7 @@ class Environment:
             settings=env.get("RMQ_SETTINGS") or "consumers.toml",
             spark_remote=env.get("SPARK_REMOTE") or None,
             spark_master=env.get("RMQ_SPARK_MASTER") or None,
+            spark_submit=env.get("RMQ_SPARK_SUBMIT") or None,
             debug=env.get("RMQ_DEBUG") == "1",
             import_roots=tuple(root for root in import_roots if root),
             listener_packages=tuple(package for package in packages if package),

@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,6 +31,7 @@ _ELSEWHERE = {
     "spark.master": "it has a place of its own: master, --master or RMQ_SPARK_MASTER",
     "spark.remote": "a Spark Connect server is named by SPARK_REMOTE",
     "spark.submit.pyFiles": "name the files in py_files, or with --py-files",
+    "spark.submit.deployMode": "the driver runs beside its caller, which ends it",
 }
 
 
@@ -41,6 +43,8 @@ class SparkSettings:
     """``local[2]``, ``spark://host:port``, ``k8s://...``, ``yarn``. None: ``local[*,4]``."""
     remote: str | None = None
     """A running Spark Connect server, ``sc://host:port``, instead of a master."""
+    submit: tuple[str, ...] | None = None
+    """The options with which spark-submit starts Spark, as ``submit_options`` returns them. None: this process starts it."""
     conf: Mapping[str, str] = field(default_factory=dict)
     """Spark's own settings, ``spark.*``."""
     py_files: tuple[str, ...] = ()
@@ -93,20 +97,62 @@ def spark_table(table: Any) -> tuple[SparkSettings, list[str]]:
 def spark_target(file: SparkSettings, options: SparkSettings, environment: Environment) -> SparkSettings:
     """Where a command runs: its options come before the environment, and that before the settings file.
 
-    Raises WrongUse for a master and a Connect server that are named on the same level or with an option.
+    Raises WrongUse for a Connect server beside a master, on the same level or by an option, or beside spark-submit.
     """
-    remote = environment.spark_remote
+    remote, submit = environment.spark_remote, environment.spark_submit
     if remote and (options.master or environment.spark_master):
         named = "--master" if options.master else "RMQ_SPARK_MASTER"
         raise WrongUse(f"{named} and SPARK_REMOTE exclude each other: a Connect server has its own master. Omit one")
+    if remote and submit:
+        raise WrongUse("RMQ_SPARK_SUBMIT and SPARK_REMOTE exclude each other: a Connect server runs already. Omit one")
     # A server was started with settings of its own, which a client cannot change.
     of_file = {key: value for key, value in file.conf.items() if remote is None or key == SHIP}
     return SparkSettings(
         master=None if remote else options.master or environment.spark_master or file.master,
         remote=remote,
+        submit=None if submit is None else submit_options(submit),
         conf={**of_file, **options.conf},
         py_files=(*file.py_files, *options.py_files),
     )
+
+
+_SWITCHES = ("--verbose", "-v")
+"""Options of spark-submit without a value."""
+_NOT_SUBMITTED = {
+    "--master": "it has a place of its own: RMQ_SPARK_MASTER, or the connection's Spark master",
+    "--remote": "a Spark Connect server is named by SPARK_REMOTE, or the connection's Spark Connect server",
+    "--deploy-mode": "the driver runs beside the task, which ends it",
+    "--class": "the program is this project's",
+    "--name": "the program has a name",
+    "--py-files": "name the files in py_files of [spark]",
+}
+
+
+def submit_options(text: str) -> tuple[str, ...]:
+    """The options of ``spark-submit --queue etl --conf spark.executor.memory=4g``, in the notation of a shell.
+
+    Raises WrongUse for another program, for an option with a place of its own, and for what is no option.
+    """
+    try:
+        program, *options = shlex.split(text) or [""]
+    except ValueError as error:
+        raise WrongUse(f"the command of spark-submit cannot be read: {error}") from None
+    if program != "spark-submit":
+        raise WrongUse(f"the command must begin with spark-submit, it begins with {program!r}")
+    words = iter(options)
+    for word in words:
+        name, is_whole, value = word.partition("=")
+        if why := _NOT_SUBMITTED.get(name):
+            raise WrongUse(f"spark-submit gets no {name} here: {why}")
+        if not name.startswith("-"):
+            raise WrongUse(f"spark-submit gets only options here, {word!r} is none")
+        if word in _SWITCHES:
+            continue
+        if not is_whole and (value := next(words, "")) == "":
+            raise WrongUse(f"{name} of spark-submit has no value")
+        if name in ("--conf", "-c") and (problems := _conf_problems(conf_of([value]))):
+            raise WrongUse(f"spark-submit: {'; '.join(problems)}")
+    return tuple(options)
 
 
 def conf_of(texts: Iterable[str]) -> dict[str, str]:

@@ -61,6 +61,7 @@ def test_a_connection_is_used_before_the_environment(deployed: LakeStore, monkey
         ({"rooot": "/x"}, "unknown fields in extra: 'rooot', did you mean 'root'?"),
         ({"root": 1}, "field root must be text"),
         ({"engine": "flink"}, "engine is 'flink': expected one of"),
+        ({"spark_submit": "sh -c ls"}, "must begin with spark-submit"),
     ],
 )
 def test_a_wrong_connection_is_refused(

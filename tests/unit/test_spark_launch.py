@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ import pyarrow as pa
 import pytest
 
 from rmq_store.errors import ListenerError, StoreUnusable
+from rmq_store.settings.spark_settings import SparkSettings
 from spark_jobs.engine import run_stage
 from spark_jobs.launch import launch_settings, local_slots
 from spark_jobs.slots import UNBOUNDED_SLOTS, planned_slots
+from spark_jobs.submit import submit_command
 from spark_jobs.worker_errors import driver_problem, job_problem, worker_problem
 
 JARS = [Path("/jars/a.jar"), Path("/jars/b.jar")]
@@ -33,6 +36,23 @@ def test_on_a_cluster_no_loopback_address_and_no_folder_of_this_host_is_set(mast
     assert not any(key.startswith(("spark.executor", "spark.local.", "spark.default.")) for key in settings)
     assert settings["spark.jars"] == "/jars/a.jar,/jars/b.jar"
     assert "spark.jars" not in launch_settings(master)
+
+
+def test_spark_submit_gets_its_own_options_last_and_on_this_host_loopback() -> None:
+    spark = SparkSettings(master="local[2]", submit=("--conf", "spark.a=mine"), conf={"spark.a": "file"})
+    program, *words = submit_command("/opt/spark-submit", spark)
+    assert program == "/opt/spark-submit"
+    assert words[:2] == ["--master", "local[2]"]
+    assert {"spark.driver.host=127.0.0.1", f"spark.pyspark.driver.python={sys.executable}", "spark.a=file"} < set(words)
+    assert words[-4:] == ["--conf", "spark.a=file", "--conf", "spark.a=mine"]
+
+
+@pytest.mark.parametrize("master", ["yarn", None])
+def test_on_a_cluster_the_files_of_spark_submit_say_the_rest(master: str | None) -> None:
+    words = submit_command("spark-submit", SparkSettings(master=master, submit=("--queue", "etl")))
+    of_master = ["--master", master] if master else []
+    driver = ["--conf", f"spark.pyspark.driver.python={sys.executable}"]
+    assert words == ["spark-submit", *of_master, *driver, "--queue", "etl"]
 
 
 @pytest.mark.parametrize(("master", "slots"), [("local", 1), ("local[4]", 4), ("local[2,3]", 2)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from rmq_store.errors import WrongUse
 from rmq_store.settings.environment import Environment
 from rmq_store.settings.settings import load_settings, read_settings
-from rmq_store.settings.spark_settings import SparkSettings, conf_of, is_local_master, spark_target
+from rmq_store.settings.spark_settings import SparkSettings, conf_of, is_local_master, spark_target, submit_options
 
 GROUP = '[[group]]\nname = "orders"\nlistener = "shop:Orders"\n[[group.subscription]]\ntopic = "T"\n'
 NOTHING = Environment.read({})
@@ -88,6 +90,43 @@ def test_a_connect_server_comes_before_the_master_of_the_file_and_beside_no_othe
     both = Environment.read({"SPARK_REMOTE": "sc://here", "RMQ_SPARK_MASTER": "yarn"})
     with pytest.raises(WrongUse, match="RMQ_SPARK_MASTER and SPARK_REMOTE exclude each other"):
         spark_target(SparkSettings(), SparkSettings(), both)
+
+
+def test_spark_submit_starts_spark_on_the_master_with_the_settings_of_the_file() -> None:
+    file = SparkSettings(master="yarn", conf={"spark.a": "file"}, py_files=("a.py",))
+    target = spark_target(file, SparkSettings(), Environment.read({"RMQ_SPARK_SUBMIT": "spark-submit --queue etl"}))
+    assert target == replace(file, submit=("--queue", "etl"))
+    both = Environment.read({"SPARK_REMOTE": "sc://here", "RMQ_SPARK_SUBMIT": "spark-submit"})
+    with pytest.raises(WrongUse, match="RMQ_SPARK_SUBMIT and SPARK_REMOTE exclude each other"):
+        spark_target(SparkSettings(), SparkSettings(), both)
+
+
+def test_the_options_of_spark_submit_are_words_of_a_shell() -> None:
+    assert submit_options("spark-submit") == ()
+    text = "spark-submit -v --queue=etl --principal 'a b' --conf spark.a='b c' --verbose --jars a.jar,b.jar"
+    assert submit_options(text) == (
+        "-v", "--queue=etl", "--principal", "a b", "--conf", "spark.a=b c", "--verbose", "--jars", "a.jar,b.jar"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (" ", "must begin with spark-submit, it begins with ''"),
+        ("/tmp/spark-submit", "it begins with '/tmp/spark-submit'"),
+        ("spark-submit --conf 'spark.a", "cannot be read: No closing quotation"),
+        ("spark-submit --queue", "--queue of spark-submit has no value"),
+        ("spark-submit --queue etl mine.py", "gets only options here, 'mine.py' is none"),
+        ("spark-submit --master=yarn", "gets no --master here: it has a place of its own"),
+        ("spark-submit --deploy-mode cluster", "gets no --deploy-mode here: the driver runs beside the task"),
+        ("spark-submit --conf spark.submit.deployMode=cluster", "the driver runs beside its caller"),
+        ("spark-submit -c spark.master=yarn", "it has a place of its own"),
+        ("spark-submit --conf a=b", "'a' is not a Spark setting"),
+    ],
+)
+def test_what_spark_submit_does_not_get_is_refused(text: str, says: str) -> None:
+    with pytest.raises(WrongUse, match=re.escape(says)):
+        submit_options(text)
 
 
 def test_a_setting_of_an_option_is_key_and_value() -> None:

@@ -183,6 +183,7 @@ def _of_options(name: str, chance: random.Random) -> Case:
             "RMQ_SQL_SPILL",
             "RMQ_SETTINGS",
             "RMQ_SPARK_MASTER",
+            "RMQ_SPARK_SUBMIT",
             "SPARK_REMOTE",
             "RMQ_UMASK",
         )
