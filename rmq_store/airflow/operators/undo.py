@@ -58,7 +58,7 @@ class RmqUndoOperator(RmqOperator):
 
     def act(self, context: Context) -> list[Answer]:
         """Return an answer per shard; none where there is nothing to undo."""
-        from rmq_store.cli.common import check_group
+        from rmq_store.cli.common import check_group, known_group
         from rmq_store.lake.admin.undo import actions_to_undo, undo
 
         shown = Preview.of_task(context, self.preview_task)
@@ -76,8 +76,8 @@ class RmqUndoOperator(RmqOperator):
             )
         )
         run, deployment, host = self.run_facts(context), self.hook.deployment, Host()
-        store = deployment.open_store()
-        check_group(store, params.group, deployment.known_groups())
+        store, settings = deployment.open_store(), deployment.optional_settings()
+        check_group(store, params.group, settings)
         shards = store.shards(params.shard)
         undone = actions_to_undo(shards, params.group, run.request_id, shown.facts.get("undoes"))
         if not undone:
@@ -92,7 +92,7 @@ class RmqUndoOperator(RmqOperator):
             reason=params.reason,
             force=params.force,
             dry_run=params.dry_run,
-            settings=deployment.known_settings(params.group),
+            settings=known_group(params.group, settings),
         )
         _, first = undone[0]
         action = f"{params.group}, undo of {undone_sentence(first)}"
