@@ -151,6 +151,7 @@ def test_a_dry_run_writes_nothing_not_even_a_shard(empty: Rmq) -> None:
         (("--topic", "Orders", "--file", "orders.jsonl", "--tag", "x"), "each line has its own tags"),
         (("--topic", "Orders", "--file", "no-such.jsonl"), "no-such.jsonl cannot be read"),
         (("--topic", "Orders", "--shard", "elsewhere", "text"), "no shard elsewhere"),
+        (("--topic", "Orders", "--create", "a\ud800"), "the body contains an unpaired surrogate"),
     ],
 )
 def test_wrong_use_says_what_is_wrong(empty: Rmq, arguments: tuple[str, ...], text: str) -> None:
