@@ -3,7 +3,7 @@
 **What it does.** The first task shows the new offset of every queue, and how many messages and bytes the group would read
 again or skip. Unless `dry_run` is set, as it is by default, the second task sets the offsets that were shown, in one commit
 per shard that records who did it and why. A window that was planned before the reset cannot commit after it. Waiting retries
-do not change.
+do not change. With `approve` it first waits until a person approves what was shown; if it is rejected, nothing moves.
 
 **Running it again.** A cleared run that has moved the offsets answers `already_committed` and moves nothing.
 
@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from airflow.sdk import Param
 
-from rmq_store.airflow.dags import Suggestions, moment, needed, optional, rmq_dag, skip_if_dry_run
+from rmq_store.airflow.dags import Suggestions, approve, moment, needed, optional, rmq_dag, skip_if_dry_run
+from rmq_store.airflow.operators.approve import RmqApprovalOperator
 from rmq_store.airflow.operators.reset import RmqResetOffsetOperator
 
 suggested = Suggestions.of_settings()
@@ -36,14 +37,16 @@ PARAMS = {
     ),
     "reason": needed("Reason", "Recorded permanently in the offset history."),
     "dry_run": Param(True, type="boolean", title="Dry run", description="Only show what would move."),
+    "approve": approve(),
 }
 
 
-@rmq_dag(__doc__, "admin", params=PARAMS)
+@rmq_dag(__doc__, "admin", params=PARAMS, one_at_a_time=False)
 def rmq_reset_offset() -> None:
     preview = RmqResetOffsetOperator(task_id="preview", dry_run=True, use_run_params=True)
     move = RmqResetOffsetOperator(task_id="move", dry_run=False, preview="preview", use_run_params=True)
-    preview >> skip_if_dry_run() >> move
+    approval = RmqApprovalOperator(task_id="approve", preview="preview", use_run_params=True)
+    preview >> skip_if_dry_run() >> approval >> move
 
 
 rmq_reset_offset()

@@ -3,9 +3,10 @@
 **What it does.** The first task shows which action would be undone, who did it, when and why, the offset of every queue now and
 then, and how many messages and bytes the group would read again or skip. Unless `dry_run` is set, as it is by default, the
 second task undoes this action, in one commit per shard that records who did it and why. If another action came in between,
-it fails and moves nothing. A reset, skip, clone or import of offsets can be undone, and so can an undo: that does the action
-again. It is refused when windows have consumed in these queues since, unless `force` is set. A group without such an action
-is green.
+it fails and moves nothing. With `approve` it first waits until a person approves what was shown.
+
+A reset, skip, clone or import of offsets can be undone, and so can an undo: that does the action again. It is refused when
+windows have consumed in these queues since, unless `force` is set. A group without such an action is green.
 
 **Running it again.** A cleared run that has moved the offsets answers `already_committed` and moves nothing. A new run
 undoes the undo.
@@ -20,7 +21,8 @@ from __future__ import annotations
 
 from airflow.sdk import Param
 
-from rmq_store.airflow.dags import Suggestions, needed, optional, rmq_dag, skip_if_dry_run
+from rmq_store.airflow.dags import Suggestions, approve, needed, optional, rmq_dag, skip_if_dry_run
+from rmq_store.airflow.operators.approve import RmqApprovalOperator
 from rmq_store.airflow.operators.undo import RmqUndoOperator
 
 PARAMS = {
@@ -34,14 +36,16 @@ PARAMS = {
     ),
     "reason": needed("Reason", "Recorded permanently in the offset history."),
     "dry_run": Param(True, type="boolean", title="Dry run", description="Only show what would move."),
+    "approve": approve(),
 }
 
 
-@rmq_dag(__doc__, "admin", params=PARAMS)
+@rmq_dag(__doc__, "admin", params=PARAMS, one_at_a_time=False)
 def rmq_undo() -> None:
     preview = RmqUndoOperator(task_id="preview", dry_run=True, use_run_params=True)
     undo = RmqUndoOperator(task_id="undo", dry_run=False, preview="preview", use_run_params=True)
-    preview >> skip_if_dry_run() >> undo
+    approval = RmqApprovalOperator(task_id="approve", preview="preview", use_run_params=True)
+    preview >> skip_if_dry_run() >> approval >> undo
 
 
 rmq_undo()

@@ -168,6 +168,11 @@ def max_messages() -> Param:
     return optional("Max messages", "At most this many messages from each shard.", kind="integer", minimum=1)
 
 
+def approve() -> Param:
+    """The parameter ``approve`` of ``RmqApprovalOperator``."""
+    return Param(False, type="boolean", title="Approve", description="Wait for an approval of the dry run.")
+
+
 # --- tasks ------------------------------------------------------------------------------------------------------------
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rmq_store.airflow.task import NOTHING_TO_DO, Answer
+from rmq_store.commit.request import Status
 from rmq_store.message.message import MessageQueue
 
 if TYPE_CHECKING:
@@ -34,6 +35,11 @@ class Preview(NamedTuple):
         ti = context["ti"]
         facts, nothing = (ti.xcom_pull(task_ids=task_id, key=key) for key in (PREVIEW, NOTHING_TO_DO))
         return cls(facts or {}, nothing)
+
+    @property
+    def is_to_do(self) -> bool:
+        """Whether it has shown something that is still to be done."""
+        return bool(self.facts) and self.facts.get("status") != Status.ALREADY_COMMITTED
 
     def offsets(self, shard: Shard, topics: Sequence[str]) -> dict[MessageQueue, int] | None:
         """The offsets that it has shown in a shard, of queues of these topics; None: it has shown none there."""

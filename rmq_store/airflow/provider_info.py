@@ -6,7 +6,18 @@ from typing import Any
 
 _NAME = "RocketMQ lakehouse"
 _PACKAGE = "rmq_store.airflow"
-_OPERATORS = ("consume", "deliver", "export", "import_store", "maintain", "redrive", "replay", "reset", "undo")
+_OPERATORS = (
+    "approve",
+    "consume",
+    "deliver",
+    "export",
+    "import_store",
+    "maintain",
+    "redrive",
+    "replay",
+    "reset",
+    "undo",
+)
 _LINKS = ("RmqGroupLink", "RmqDeadLettersLink", "RmqWindowLink", "RmqNewDeadLettersLink")
 
 

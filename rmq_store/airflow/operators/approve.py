@@ -1,0 +1,67 @@
+"""Ask a person before a run does what it has shown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.standard.operators.hitl import ApprovalOperator
+from airflow.sdk import Param
+from airflow.sdk.definitions.param import ParamsDict
+
+from rmq_store.airflow import task
+from rmq_store.airflow.preview import Preview
+from rmq_store.utils.times import format_time
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class RmqApprovalOperator(ApprovalOperator):
+    """
+    Wait until a person approves what a dry run has shown. A rejection skips the next tasks, and the run is green.
+
+    The question is among Airflow's required actions, with the preview in words, the group and the shards; it takes no slot
+    while it waits. Nobody is asked where there is nothing to do, or where the request was committed before. The note of the run
+    says who answered, and when.
+
+    :param preview: The id of the task that showed it.
+    :param use_run_params: Ask only if the run's parameter ``approve`` is true. By default it is asked in every run.
+    :param kwargs: Those of ``ApprovalOperator``, such as ``assigned_users``, ``notifiers`` and ``response_timeout``.
+    """
+
+    ui_color = "#fdebd8"
+
+    def __init__(self, *, preview: str, use_run_params: bool = False, **kwargs: Any) -> None:
+        super().__init__(subject="", **kwargs)  # what is asked is known once the dry run has run
+        self.preview_task = preview
+        self.use_run_params = use_run_params
+
+    def execute(self, context: Context) -> Any:
+        """Ask, unless there is no need."""
+        preview = Preview.of_task(context, self.preview_task)
+        if self.use_run_params and context["params"].get("approve") is not True:
+            self.log.info("the run asks for no approval")
+            return None
+        if not preview.is_to_do:
+            self.log.info("there is nothing to approve: %s", preview.nothing_to_do or "it was committed before")
+            return None
+        group = preview.facts["group"]
+        shards = ", ".join(dict.fromkeys(row["shard"] for row in preview.facts["queues"]))
+        self.subject = f"{context['dag'].dag_id}: {group} in {shards}"
+        self.body = preview.facts["text"]
+        self.params = ParamsDict({"group": _shown("Group", group), "shards": _shown("Shards", shards)})
+        return super().execute(context)
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
+        """Write the answer to the note of the run; let the next tasks run, or skip them."""
+        if "error" not in event:
+            user, at_ms = event["responded_by_user"], int(event["responded_at"].timestamp() * 1000)
+            verb = "approved" if event["chosen_options"] == [self.APPROVE] else "rejected"
+            who = f"by {user['name']}" if user else "by default, since nobody answered in time,"
+            task.note(context, f"{verb} {who} at {format_time(at_ms)}")
+        return super().execute_complete(context, event)
+
+
+def _shown(title: str, value: str) -> Param:
+    """A field of the form that cannot be changed."""
+    return Param(value, type="string", enum=[value], title=title)
