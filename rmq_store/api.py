@@ -231,7 +231,7 @@ class Store:
         request_id: str | None = None,
     ) -> ConsumePlan:
         """What ``consume`` with the same arguments would do: per shard, window and queue the offsets, messages and bytes, exact
-        while the data stays as it is. Nothing is written, and the listener is not loaded.
+        while the data stays as it is. Nothing is written. The listener is loaded, and not called.
 
         An error with which the request would end after some windows is in the plan; before the first one it is raised.
         """

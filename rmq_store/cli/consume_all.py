@@ -135,7 +135,8 @@ def _show_plans(
     """The dry run. ``answers``: those of the groups whose settings are wrong."""
     from rmq_store.lake.window.dry_run import plan_all
 
-    plans = plan_all(store, groups, request, host, shard=shard)
+    with output.kept_clean():
+        plans = plan_all(store, groups, request, host, shard=shard)
     for group, plan in zip(groups, plans, strict=True):
         answers.append(
             {"group": group.name} | _error(plan, request.request_id)

@@ -143,9 +143,9 @@ def consume(
     With --retries-only the group's offsets in its topics do not move: run it after 'rmq deliver', again and again, to empty a
     group's retries before it goes back to a broker.
 
-    With --dry-run no listener is started and nothing is written. The answer has, per window and queue, the offsets, messages
-    and bytes that would be read, exact while the data stays as it is; the retries that are due or wait; and an estimate of the
-    time from the group's last windows.
+    With --dry-run nothing is written; the listener is loaded, and not called. The answer has, per window and queue, the
+    offsets, messages and bytes that would be read, exact while the data stays as it is; the retries that are due or wait; and
+    an estimate of the time from the group's last windows.
 
     With --all every group does the same under one request id, and what is ready is committed together. Groups run side by
     side in threads, so a listener that groups share must allow that. The error of a group ends its own work only. The exit
@@ -191,7 +191,9 @@ def consume(
     notes = until_notes(until, host.now_ms()) if until is not None else []
     folders = listener_folders(options.listener_path or ())
     if dry_run:
-        show_plan(output, plan_request(store, shards, settings, request, host, scope, notes=notes))
+        with output.kept_clean():
+            plan = plan_request(store, shards, settings, request, host, scope, notes=notes)
+        show_plan(output, plan)
         return
     for text in notes:
         output.note(text)
@@ -258,10 +260,11 @@ def replay(
         notes = replay_notes(shards, settings, request, host, scope)
     folders = listener_folders(options.listener_path or ())
     if dry_run:
-        if reprocess is not None:
-            plan = plan_attempt(store, shards, settings, request, host)
-        else:
-            plan = plan_request(store, shards, settings, request, host, scope, notes=notes)
+        with output.kept_clean():
+            if reprocess is not None:
+                plan = plan_attempt(store, shards, settings, request, host)
+            else:
+                plan = plan_request(store, shards, settings, request, host, scope, notes=notes)
         show_plan(output, plan)
         return
     for text in notes:

@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import rmq_store
 from rmq_store.commit.claim import Wish
 from rmq_store.commit.ctl import Actor
@@ -38,7 +40,7 @@ def ranges(answer: Any, *names: str) -> list[tuple[Any, ...]]:
 PLACE = ("topic", "broker_name", "queue_id", "begin_offset", "end_offset", "start_rule")
 
 
-def test_a_dry_run_says_what_the_run_does_and_starts_no_listener(imported: Rmq) -> None:
+def test_a_dry_run_says_what_the_run_does_and_calls_no_listener(imported: Rmq) -> None:
     before = files(imported)
     plan = imported.json("consume", "-g", "orders", "--dry-run")
     assert "cli_listener" not in sys.modules
@@ -83,12 +85,13 @@ def test_a_dry_run_of_a_capped_group_has_all_its_parts(imported: Rmq) -> None:
 
 def test_a_dry_run_of_all_groups_has_the_error_of_each(imported: Rmq) -> None:
     before = files(imported)
-    answer = imported.json("consume", "--all", "--dry-run")
+    failed = imported("consume", "--all", "--dry-run", "--json")
+    assert failed.exit_code == 1
+    answer = failed.json()
     groups = {group["group"]: group for group in answer["groups"]}
-    assert (answer["status"], answer["failed"], groups["elsewhere"]["status"]) == ("dry_run", 0, "empty")
-    assert groups["orders"]["messages"] == ORDERS
-    assert groups["broken"]["messages"] > 0, "its listener is not loaded"
-    assert answer["messages"] == ORDERS + groups["broken"]["messages"]
+    assert (answer["status"], answer["failed"], groups["elsewhere"]["status"]) == ("dry_run", 1, "empty")
+    assert groups["orders"]["messages"] == answer["messages"] == ORDERS
+    assert groups["broken"]["error"] == "ListenerError"
     assert files(imported) == before
     text = imported("consume", "--all", "--dry-run", "--group", "or*")
     assert (text.exit_code, lines_of(text.out)["groups"]) == (0, "1, 1 of them listed")
@@ -112,6 +115,19 @@ def test_a_dry_run_ends_with_the_error_of_the_run(imported: Rmq) -> None:
         assert ranges(dry.json(), *PLACE) == ranges(run.json(), *PLACE)
         assert dry.json()["windows"][0]["held"][0]["request_id"] == f"{TODAY}-night"
         held.release()
+
+
+def test_a_dry_run_loads_the_listener_as_the_run_does(imported: Rmq) -> None:
+    (imported.folder / "cli_listener.py").write_text("print('imported')\ncolumns = ('no',)")
+    for group, topic, words in (
+        ("broken", "PaymentFlow", "no_such_module"),
+        ("orders", "OrderEvents", "fail_without_price"),
+    ):
+        for command in (["consume"], ["replay", "--topic", topic, "--from", "0"]):
+            dry, run = (imported(*command, "-g", group, *how, "--json") for how in (["--dry-run"], []))
+            assert (dry.exit_code, dry.json()["error"]) == (1, "ListenerError"), dry
+            assert dry.json()["message"] == run.json()["message"]
+            assert words in dry.json()["message"]
 
 
 def test_a_dry_run_has_all_shards_and_each_consumer_its_own_queues(in_two_shards: Rmq) -> None:
@@ -161,7 +177,8 @@ def test_a_replay_is_tried_first(imported: Rmq) -> None:
     assert ranges(again, *PLACE) == ranges(imported.json(*attempt), *PLACE)
 
 
-def test_the_plans_of_the_python_api(imported: Rmq) -> None:
+def test_the_plans_of_the_python_api(imported: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(imported.folder)
     store = rmq_store.open_store(imported.root)
     group = rmq_store.read_settings(imported.folder / "consumers.toml").group("orders")
     plan = store.plan(group)

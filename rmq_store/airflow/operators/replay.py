@@ -16,6 +16,7 @@ from rmq_store.airflow.preview import Preview, offsets_of
 from rmq_store.airflow.task import Answer, nothing_to_do
 from rmq_store.errors import WrongUse
 from rmq_store.message.message_const import retry_topic
+from rmq_store.settings.listener_folders import add_listener_folders
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.utils.host import Host
 from rmq_store.window.consume_request import ConsumeRequest, Scope
@@ -131,7 +132,9 @@ class RmqPlanReplayOperator(RmqReplayBaseOperator):
         from rmq_store.lake.window.dry_run import plan_request
 
         group, request, scope, is_new_attempt = replay
-        store, host = self.hook.deployment.open_store(), Host()
+        deployment, host = self.hook.deployment, Host()
+        add_listener_folders(environment=deployment.environment)
+        store = deployment.open_store()
         if is_new_attempt:
             return plan_attempt(store, shards_replayed(store, group.name), group, request, host)
         shards = shards_of(store, group, scope)

@@ -1,4 +1,5 @@
-"""Dry runs of windows: what they would read, counted from the tables. Nothing is written and no listener is started.
+"""Dry runs of windows: what they would read, counted from the tables. Nothing is written. The listener is loaded, as
+before a window's claim, and not called.
 
 The plan is that of the windows (``next_window``), the slices are theirs (``slices_of``), and so is the filter
 (``chosen_rows``). Only what the counts need is read: the sizes of the bodies, what the filter looks at, and how often a
@@ -24,6 +25,7 @@ from rmq_store.consumer.pull import Slice
 from rmq_store.errors import NothingThere, RmqError
 from rmq_store.filter.subscription import SubscriptionData
 from rmq_store.lake.commit.cursor import refuse_rolled_back
+from rmq_store.lake.listener.task_listener import listener_kind
 from rmq_store.lake.read.body_sizes import SIZE
 from rmq_store.lake.read.filter import filter_columns
 from rmq_store.lake.read.open_files import OpenFiles
@@ -149,6 +151,7 @@ def _windows(
             yield plan
             return
         refuse_rolled_back(shard)
+        listener_kind(group, host.now_ms)
         taken = _taken(shard, plan, request, host)
         if taken.held:
             planner = Planner(view, group, now_ms, scope)
