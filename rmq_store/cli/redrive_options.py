@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rmq_store.cli.input import read_text_input
 from rmq_store.cli.options import TIME
 from rmq_store.errors import WrongUse
-from rmq_store.utils.small_file import read_small_file
 
 if TYPE_CHECKING:
     from rmq_store.admin.dead_letters import DeadLetterFilter, Place
@@ -200,10 +199,7 @@ class EditOptions:
         more |= {name: list(names) for name, names in lists.items() if names}
         values: dict[str, Any] = {}
         if self.edit is not None:
-            try:
-                text = read_small_file(Path(self.edit)).decode()
-            except (OSError, UnicodeDecodeError) as error:
-                raise WrongUse(f"--edit {self.edit} cannot be read: {error}") from error
+            text = read_text_input("--edit", self.edit)
             values = edits_of_text(text, is_json=self.edit.endswith(".json"))
         return with_more(values, more)
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from rmq_store.cli.command import add_command
 from rmq_store.cli.common import new_request, open_store
+from rmq_store.cli.input import read_input
 from rmq_store.cli.options import (
     DURATION,
     TIME,
@@ -33,6 +32,8 @@ from rmq_store.utils.host import Host
 
 PANEL = "Messages"
 MOST_PROBLEMS = 100
+_MOST_FILE_MIB = 1024
+"""The longest file. It is in memory as a whole, with its messages."""
 
 
 def add_to(app: typer.Typer) -> None:
@@ -209,11 +210,7 @@ def _from_file(file: str, topic: str | None, body: str | None, options: MessageO
         raise WrongUse(
             f"with --file each line has its own {others[0].removesuffix('_id')}; only --topic applies to all lines"
         )
-    try:
-        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-    except OSError as error:
-        raise WrongUse(f"{file} cannot be read: {error.strerror or error}") from error
-    lines = read_lines(data, now_ms, topic)
+    lines = read_lines(read_input("--file", file, _MOST_FILE_MIB), now_ms, topic)
     name = "standard input" if file == "-" else file
     if lines.problems:
         problems = [f"line {number}: {problem}" for number, problem in lines.problems]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import csv
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
 from rmq_store.cli.command import add_command
 from rmq_store.cli.common import check_group, open_store, optional_settings
+from rmq_store.cli.input import read_text_input
 from rmq_store.cli.options import DURATION, SIZE, GroupOption, OfGroupOption, SettingsOptions, StoreOptions, TopicOption
 from rmq_store.cli.output import MANY_ROWS, Output, answering, cell, harmless, print_table, to_json
 from rmq_store.errors import WrongUse
@@ -242,11 +242,8 @@ def _query_text(query: str | None, file: str | None) -> str:
     if (query is None) == (file is None):
         raise WrongUse("give exactly one query: as text, - for standard input, or --file FILE")
     if file is not None:
-        try:
-            return Path(file).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise WrongUse(f"the query file {file} cannot be read: {error}") from error
-    return sys.stdin.read() if query == "-" else str(query)
+        return read_text_input("--file", file)
+    return read_text_input("the query", "-") if query == "-" else str(query)
 
 
 def _query(store: LakeStore, text: str, *, group: str | None = None, limits: QueryLimits | None = None) -> pa.Table:

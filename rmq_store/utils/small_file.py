@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 MOST_MIB: Final = 64
 """The largest file that is read whole."""
@@ -20,10 +20,18 @@ def read_small_file(path: Path) -> bytes:
     """
     check_is_file(path)
     with open(path, "rb") as file:
-        content = file.read((MOST_MIB << 20) + 1)
-    if len(content) > MOST_MIB << 20:
-        raise OSError(errno.EFBIG, f"it is larger than {MOST_MIB} MiB", str(path))
-    return content
+        return read_bounded(file, MOST_MIB)
+
+
+def read_bounded(file: BinaryIO, most_mib: int) -> bytes:
+    """All bytes of an open file. Raises OSError when there are more than ``most_mib``."""
+    most, size, parts = most_mib << 20, 0, list[bytes]()
+    while size <= most and (part := file.read(1 << 20)):  # a single read would reserve the memory of all
+        parts.append(part)
+        size += len(part)
+    if size > most:
+        raise OSError(errno.EFBIG, f"it is larger than {most_mib} MiB", getattr(file, "name", None))
+    return b"".join(parts)
 
 
 class NotAFile(OSError):

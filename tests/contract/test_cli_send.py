@@ -150,6 +150,7 @@ def test_a_dry_run_writes_nothing_not_even_a_shard(empty: Rmq) -> None:
         (("--topic", "Orders", "--file", "orders.jsonl", "--delay", "5s"), "each line has its own delay_ms"),
         (("--topic", "Orders", "--file", "orders.jsonl", "--tag", "x"), "each line has its own tags"),
         (("--topic", "Orders", "--file", "no-such.jsonl"), "no-such.jsonl cannot be read"),
+        (("--topic", "Orders", "--file", "/dev/zero"), "it is a device, not a file"),
         (("--topic", "Orders", "--shard", "elsewhere", "text"), "no shard elsewhere"),
         (("--topic", "Orders", "--create", "a\ud800"), "the body contains an unpaired surrogate"),
     ],

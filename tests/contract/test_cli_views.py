@@ -130,12 +130,13 @@ def test_sql_answers_in_three_forms(rmq: Rmq) -> None:
 
 def test_sql_takes_the_query_from_input_or_a_file(rmq: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:
     rmq("init")
-    monkeypatch.setattr("sys.stdin", io.StringIO("select 40 + 2 as n"))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"select 40 + 2 as n")))
     assert rmq.json("sql", "-") == [{"n": 42}]
     (rmq.folder / "q.sql").write_text("select 41 as n\n")
     assert rmq.json("sql", "--file", "q.sql") == [{"n": 41}]
-    missing = rmq("sql", "--file", "none.sql")
-    assert (missing.exit_code, "none.sql cannot be read" in missing.err) == (2, True)
+    for name in ("none.sql", "/dev/zero"):
+        refused = rmq("sql", "--file", name)
+        assert (refused.exit_code, f"--file {name} cannot be read" in refused.err) == (2, True)
 
 
 @pytest.mark.parametrize("query", ["selec 1", "select * from nothing", "select 1; select 2", "drop table x", ""])
