@@ -2,17 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from airflow.sdk import Asset, AssetAlias
+
+from rmq_store.commit.request import overall
 
 RETRIES_DELIVERED = AssetAlias("rmq_retries_delivered")
 """Of the tasks that deliver: its events are those of the ``retries_asset`` of each group with ``consume_retries``."""
 
+OFFSETS_COMMITTED = AssetAlias("rmq_offsets_committed")
+"""Of the tasks that consume: its events are those of the ``offsets_asset`` of each group that has consumed."""
+
+REPORTED = [OFFSETS_COMMITTED]
+"""The default of ``outlets`` of these tasks: a list, since a mapped task takes the default as it is."""
+
 
 def offsets_asset(group: str) -> Asset:
-    """The asset of a group's offsets. Its events have the offsets in ``extra``."""
+    """The asset of a group's offsets. Its events have the offsets in ``extra``, as ``sum_of`` returns them."""
     return Asset(f"rmq_offsets__{group}", uri=f"x-rmq://offsets/{group}")
 
 
 def retries_asset(group: str) -> Asset:
     """The asset of a group's retries, of a group with ``consume_retries``: an event for each run that delivered some."""
     return Asset(f"rmq_retries__{group}", uri=f"x-rmq://retries/{group}")
+
+
+def sum_of(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The sum of the shards' answers, with the offsets of each shard; for a replay with its group, and the group that it
+    replays."""
+    outcomes: dict[str, int] = {}
+    for answer in answers:
+        for outcome, count in answer["outcomes"].items():
+            outcomes[outcome] = outcomes.get(outcome, 0) + count
+    replay = {name: answers[0][name] for name in ("group", "replay_of") if "replay_of" in answers[0]}
+    return replay | {
+        "status": overall(answer["status"] for answer in answers),
+        "messages": sum(outcomes.values()),
+        "outcomes": outcomes,
+        "offsets": {answer["shard"]: answer["offsets"] for answer in answers},
+        "warnings": [warning for answer in answers for warning in answer["warnings"]],
+    }

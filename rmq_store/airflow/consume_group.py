@@ -7,10 +7,10 @@ from typing import Any
 
 from airflow.sdk import XComArg, get_current_context, task
 
-from rmq_store.airflow.assets import offsets_asset
+from rmq_store.airflow.assets import offsets_asset, sum_of
 from rmq_store.airflow.dags import LONGEST_RUN
 from rmq_store.airflow.hooks.rmq import RmqHook
-from rmq_store.airflow.operators.consume import RmqConsumeWindowOperator, RmqPlanShardsOperator, sum_of
+from rmq_store.airflow.operators.consume import RmqConsumeWindowOperator, RmqPlanShardsOperator
 from rmq_store.airflow.task import Answer, logged, translated
 
 
@@ -54,6 +54,7 @@ def consume_group(
         max_active_tis_per_dagrun=1,
         map_index_template="{{ task.shard }}",
         execution_timeout=LONGEST_RUN,
+        outlets=[],  # report_offsets has one event for all shards
         **arguments,
     ).expand(shard=plan.output)
 

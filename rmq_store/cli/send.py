@@ -201,7 +201,9 @@ def _bytes(body: str) -> bytes:
     try:
         return body.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
-        raise WrongUse("the body contains an unpaired surrogate (U+D800 to U+DFFF), which is not a character") from error
+        raise WrongUse(
+            "the body contains an unpaired surrogate (U+D800 to U+DFFF), which is not a character"
+        ) from error
 
 
 def _from_file(file: str, topic: str | None, body: str | None, options: MessageOptions, now_ms: int) -> list[Message]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -109,3 +110,58 @@ with DAG("others", params={"reason": "theirs"}):
         "SELECT DISTINCT next_offset FROM consumer_offsets WHERE group_name = 'payments' AND topic = 'PaymentFlow'"
     )
     assert query(deployed, offsets).to_pylist() == [{"next_offset": 8}]
+
+
+def test_each_task_that_consumes_reports_its_offsets_by_itself(deployed: LakeStore, tmp_path: Path) -> None:
+    dag = dag_of(
+        """
+from airflow.sdk import DAG, Asset
+from rmq_store.airflow.operators.consume import RmqConsumePlannedOperator, RmqConsumeWindowOperator
+from rmq_store.airflow.operators.replay import RmqReplayOperator
+
+with DAG("others"):
+    alone = RmqConsumeWindowOperator(task_id="alone", group="payments", shard="broker-a", max_messages=40)
+    mapped = RmqConsumeWindowOperator.partial(task_id="mapped", group="capped|%x", max_messages=40)
+    replayed = {"group": "payments", "topic": "PaymentFlow", "since": "2020-01-01T00:00:00Z", "max_messages": 40}
+    again = RmqReplayOperator.partial(task_id="again", **replayed).expand(shard=["broker-a"])
+    planned = RmqConsumePlannedOperator(task_id="planned", max_messages=40)
+    rest = {"group": "payments", "shard": "broker-a"}
+    theirs = RmqConsumeWindowOperator(task_id="theirs", request_name="b", outlets=[Asset("theirs")], max_messages=40, **rest)
+    silent = RmqConsumeWindowOperator(task_id="silent", request_name="c", outlets=[], **rest)
+    nothing = RmqConsumeWindowOperator(task_id="nothing", request_name="d", **rest)
+    alone >> mapped.expand(shard=["broker-a"]) >> again >> planned >> theirs >> silent >> nothing
+""",
+        tmp_path,
+    )
+    dag_run = dag.test()
+    assert {str(task.state) for task in dag_run.get_task_instances()} == {"success"}
+    events = events_of(dag_run)
+    assert {task: name for task, (name, _) in events.items()} == {
+        "alone": "rmq_offsets__payments",
+        "mapped": "rmq_offsets__capped|%x",
+        "again": "rmq_offsets__payments",
+        "planned": "rmq_offsets__planned",
+        "theirs": "theirs",
+    }
+    assert {extra["messages"] for _, extra in events.values()} == {40}
+    offsets = "SELECT shard, topic || ' ' || broker_name || ':' || queue_id AS queue, next_offset FROM consumer_offsets"
+    (alone, again, theirs) = (events[task][1] for task in ("alone", "again", "theirs"))
+    assert "replay_of" not in alone
+    assert (again["replay_of"], again["group"].partition("-replay-")[0]) == ("payments", "payments")
+    for extra, group in ((again, again["group"]), (events["planned"][1], "planned")):
+        rows = query(deployed, f"{offsets} WHERE group_name = '{group}'").to_pylist()
+        reached = {row["queue"]: row["next_offset"] for row in rows}
+        assert extra["offsets"]["broker-a"].items() <= reached.items()
+    assert sum(theirs["offsets"]["broker-a"].values()) == 2 * sum(alone["offsets"]["broker-a"].values()) == 80
+
+
+def events_of(dag_run: Any) -> dict[str, tuple[str, dict[str, Any]]]:
+    """The asset and the ``extra`` of each task's one event."""
+    from airflow.models.asset import AssetEvent
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        events = session.query(AssetEvent).filter(AssetEvent.source_run_id == dag_run.run_id).all()
+        found = [(str(event.source_task_id), (event.asset.name, dict(event.extra))) for event in events]
+    assert len(dict(found)) == len(found)
+    return dict(found)

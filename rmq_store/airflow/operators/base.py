@@ -9,12 +9,13 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator
+from airflow.sdk import Asset, BaseOperator
 
 from rmq_store.admin.dag_params import Run, check_names
 from rmq_store.admin.move_sizes import Direction
 from rmq_store.admin.sentences import moves_sentence, window_line, window_sentence
 from rmq_store.airflow import task
+from rmq_store.airflow.assets import OFFSETS_COMMITTED, offsets_asset, sum_of
 from rmq_store.airflow.hooks.rmq import RmqHook
 from rmq_store.airflow.lineage import Lineage, openlineage_of
 from rmq_store.airflow.preview import PREVIEW, offsets_of
@@ -122,9 +123,14 @@ class RmqOperator(BaseOperator):
         request: ConsumeRequest,
         scope: Scope,
         engine: str | None,
+        *,
+        replay_of: str | None = None,
     ) -> Answer:
         """Consume in the shard until the request is complete, and return the sum of the windows, which is also logged and
-        in the note of the run."""
+        in the note of the run, and whose offsets are in an event.
+
+        :param replay_of: The group that the replay group ``group`` replays; it is in the answer.
+        """
         from rmq_store.lake.window.consumption import Consumption, queue_rows
         from rmq_store.lake.window.window import consume_window
 
@@ -143,10 +149,25 @@ class RmqOperator(BaseOperator):
                 consume_window, store, shard, group, request, engine_of=engine_of, host=Host(), scope=scope
             )
             consumption = Consumption.of(window, lambda report: self.log_line(window_line(report)))
-        answer = self.consumed_by_run = self.logged(consumption.summary())
+        replay = {"replay_of": replay_of} if replay_of else {}
+        answer = self.consumed_by_run = self.logged(consumption.summary() | replay)
         self.log_queues(*queue_rows([consumption]))
         self.note(context, f"{group.name} in {shard.name}: {window_sentence(answer)}")
+        self.report_offsets(context, replay_of or group.name, [answer])
         return answer
+
+    def report_offsets(self, context: Context, group: str, answers: Sequence[Answer]) -> None:
+        """Have the offsets that the group has reached in the events of the task's outlets: by default in one of the group's
+        ``offsets_asset``. Nothing is reported where there was nothing to consume."""
+        consumed = [answer for answer in answers if answer["status"] != Status.EMPTY]
+        if not consumed:
+            return
+        extra = cleaned_value(sum_of(consumed), self.hook.secrets)
+        for outlet in self.outlets:
+            if outlet == OFFSETS_COMMITTED:
+                context["outlet_events"][outlet].add(offsets_asset(group), extra)
+            elif isinstance(outlet, Asset):
+                context["outlet_events"][outlet].extra = extra
 
     def moved(
         self,

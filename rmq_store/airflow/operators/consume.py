@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from rmq_store.admin.dag_params import Until, consume_request, interval_replay
 from rmq_store.admin.interval_replay import IntervalReplay
 from rmq_store.admin.sentences import planned_sentence
-from rmq_store.airflow.assets import retries_asset
+from rmq_store.airflow.assets import OFFSETS_COMMITTED, REPORTED, retries_asset
 from rmq_store.airflow.links.console import RmqGroupLink, RmqNewDeadLettersLink, RmqWindowLink
 from rmq_store.airflow.operators.base import RmqOperator
 from rmq_store.airflow.task import WORTH_A_RETRY, Answer, logged_error, nothing_to_do
@@ -150,15 +150,19 @@ class RmqConsumeWindowOperator(RmqConsumeOperator):
     """
     Consume what the group has not consumed yet in one shard, in one window or more; each window is one commit.
 
+    Its success is an event of the group's :func:`~rmq_store.airflow.assets.offsets_asset` with the offsets, unless there was
+    nothing to consume. Of a replay the event has ``replay_of``: the group's offsets did not move.
+
     :param shard: The shard; :class:`RmqPlanShardsOperator` returns those with work.
     :param engine: ``auto``, ``local`` or ``spark``: where the listener runs. By default as the connection says, else as the
         group says.
+    :param outlets: Assets whose events have the offsets instead, or none.
     """
 
     operator_extra_links = (RmqGroupLink(), RmqWindowLink(), RmqNewDeadLettersLink())
 
-    def __init__(self, *, shard: str, engine: str | None = None, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+    def __init__(self, *, shard: str, engine: str | None = None, outlets: Any = REPORTED, **kwargs: Any) -> None:
+        super().__init__(outlets=outlets, **kwargs)
         self.shard = shard
         self.engine = engine
 
@@ -173,7 +177,7 @@ class RmqConsumeWindowOperator(RmqConsumeOperator):
         if interval is None:
             return self.consumed(context, store, shard, live, *self.scoped(context), self.engine)
         group, request, scope = begin_interval(shard, live, interval, Host())
-        return self.consumed(context, store, shard, group, request, scope, self.engine) | {"replay_of": live.name}
+        return self.consumed(context, store, shard, group, request, scope, self.engine, replay_of=live.name)
 
 
 class RmqConsumePlannedOperator(RmqOperator):
@@ -181,16 +185,25 @@ class RmqConsumePlannedOperator(RmqOperator):
     Consume for each group of the settings with ``schedule = "planned"``; groups share commits.
 
     The XCom ``groups`` has a row for each group that had work, also where the task fails. Once the work of all groups is
-    over, the task fails when some have failed; it is retried where waiting can help one of them.
+    over, the task fails when some have failed; it is retried where waiting can help one of them. Its success is an event of the
+    :func:`~rmq_store.airflow.assets.offsets_asset` of each group that had work.
 
     :param until: Only messages stored before this time; as in :class:`RmqConsumeOperator`. (templated)
     :param max_messages: At most this many messages of each group and shard.
+    :param outlets: Other assets, whose events have no offsets, or none.
     """
 
     template_fields: Sequence[str] = ("until",)
 
-    def __init__(self, *, until: str | datetime | None = None, max_messages: int | None = None, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+    def __init__(
+        self,
+        *,
+        until: str | datetime | None = None,
+        max_messages: int | None = None,
+        outlets: Any = REPORTED,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(outlets=outlets, **kwargs)
         self.until = until
         self.max_messages = max_messages
 
@@ -228,6 +241,8 @@ class RmqConsumePlannedOperator(RmqOperator):
                 "warnings": list(report.warnings),
             }
         )
+        for group in report.groups if OFFSETS_COMMITTED in self.outlets else ():
+            self.report_offsets(context, group.group, [shard.summary() for shard in group.shards])
         if rows:
             self.note(context, planned_sentence(answer))
         return answer
@@ -243,23 +258,6 @@ class RmqConsumePlannedOperator(RmqOperator):
             return row
         status = "skipped, in use" if isinstance(report.error, HeldByAnother) else "failed"
         return row | {"status": status, "error": logged_error(report.error, self.hook)}
-
-
-def sum_of(answers: Sequence[Answer]) -> Answer:
-    """The sum of the shards' answers, with the offsets of each shard; for a replay with its group, and the group that it
-    replays."""
-    outcomes: dict[str, int] = {}
-    for answer in answers:
-        for outcome, count in answer["outcomes"].items():
-            outcomes[outcome] = outcomes.get(outcome, 0) + count
-    replay = {name: answers[0][name] for name in ("group", "replay_of") if "replay_of" in answers[0]}
-    return replay | {
-        "status": overall(answer["status"] for answer in answers),
-        "messages": sum(outcomes.values()),
-        "outcomes": outcomes,
-        "offsets": {answer["shard"]: answer["offsets"] for answer in answers},
-        "warnings": [warning for answer in answers for warning in answer["warnings"]],
-    }
 
 
 def raise_failed(reports: Sequence[GroupReport]) -> None:

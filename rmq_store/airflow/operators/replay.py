@@ -8,8 +8,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rmq_store.admin.dag_params import ReplayParams
-from rmq_store.admin.replay import as_replay, group_settings
+from rmq_store.admin.replay import as_replay, group_settings, replayed_group
 from rmq_store.admin.sentences import nothing_to_read, replay_preview_sentence
+from rmq_store.airflow.assets import REPORTED
 from rmq_store.airflow.links.console import RmqGroupLink, RmqNewDeadLettersLink, RmqWindowLink
 from rmq_store.airflow.operators.base import RmqOperator
 from rmq_store.airflow.preview import Preview, offsets_of
@@ -160,12 +161,22 @@ class RmqReplayOperator(RmqReplayBaseOperator):
         group says.
     :param preview: The id of the task that showed the replay: it ends at the offsets that were shown, also if messages came
         since.
+    :param outlets: Assets whose events have the offsets. By default the :func:`~rmq_store.airflow.assets.offsets_asset` of the
+        group that is replayed: the event has ``replay_of``, as the group's own offsets did not move.
     """
 
     operator_extra_links = (RmqGroupLink(), RmqWindowLink(), RmqNewDeadLettersLink())
 
-    def __init__(self, *, shard: str, engine: str | None = None, preview: str | None = None, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+    def __init__(
+        self,
+        *,
+        shard: str,
+        engine: str | None = None,
+        preview: str | None = None,
+        outlets: Any = REPORTED,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(outlets=outlets, **kwargs)
         self.shard = shard
         self.engine = engine
         self.preview_task = preview
@@ -182,4 +193,5 @@ class RmqReplayOperator(RmqReplayBaseOperator):
         else:
             topics = [*(subscription.topic for subscription in group.subscriptions), retry_topic(group.name)]
             scope = replace(scope, bounds=Preview.of_task(context, self.preview_task).offsets(shard, topics))
-        return self.consumed(context, store, shard, group, request, scope, self.engine)
+        live = replayed_group(group.name)
+        return self.consumed(context, store, shard, group, request, scope, self.engine, replay_of=live)
