@@ -2,10 +2,13 @@
 
 **What it does.** The first task shows what the replay would read: messages and bytes of each queue, about how long it takes,
 and what is unusual, in its log and in the note of the run. A time in the future is refused; a range without messages is
-green. With `approve` the run waits until a person approves it; if it is rejected, nothing is consumed. Then the messages
-that were stored in [from, until), up to the offsets that were shown, are consumed under a replay group of its own, whose
-name is in the answer. The live group's offsets do not move. Messages that fail are retried under the replay group; to
-consume these retries once they have been delivered, trigger this DAG with the replay group as `group`, without topic and time.
+green. With `dry_run` this is all. With `approve` the run waits until a person approves it; if it is rejected, nothing is
+consumed.
+
+Then the messages that were stored in [from, until), up to the offsets that were shown, are consumed under a replay group of
+its own, whose name is in the answer. The live group's offsets do not move. Messages that fail are retried under the replay
+group; to consume these retries once they have been delivered, trigger this DAG with the replay group as `group`, without topic
+and time.
 
 **Running it again.** A run is one replay: a cleared run that was complete answers `already_committed`. A new run is a
 new replay. To repeat a replay over the same messages, trigger this DAG with the replay group as `group` and a reason in
@@ -18,7 +21,19 @@ Never scheduled: a person triggers it. `group` must be in `$RMQ_SETTINGS`, or be
 
 from __future__ import annotations
 
-from rmq_store.airflow.dags import LONGEST_RUN, Suggestions, approve, max_messages, moment, needed, optional, rmq_dag
+from airflow.sdk import Param
+
+from rmq_store.airflow.dags import (
+    LONGEST_RUN,
+    Suggestions,
+    approve,
+    max_messages,
+    moment,
+    needed,
+    optional,
+    rmq_dag,
+    skip_if_dry_run,
+)
 from rmq_store.airflow.operators.approve import RmqApprovalOperator
 from rmq_store.airflow.operators.replay import RmqPlanReplayOperator, RmqReplayOperator
 
@@ -32,6 +47,7 @@ PARAMS = {
     "max_messages": max_messages(),
     "reason": optional("Reason", "Recorded permanently with the windows of the replay."),
     "reprocess": optional("Reprocess", "Reason to repeat the replay of the replay group given above."),
+    "dry_run": Param(False, type="boolean", title="Dry run", description="Only show what would be read."),
     "approve": approve(),
 }
 
@@ -47,7 +63,7 @@ def rmq_replay() -> None:
         map_index_template="{{ task.shard }}",
         execution_timeout=LONGEST_RUN,
     ).expand(shard=plan.output)
-    plan >> approval >> replay
+    plan >> skip_if_dry_run() >> approval >> replay
 
 
 rmq_replay()

@@ -40,6 +40,9 @@ def windows(store: LakeStore) -> int:
 
 def test_a_replay_shows_first_what_it_then_reads(deployed: LakeStore, run: Run) -> None:
     stored = row(deployed, SIZES)
+    dry = run("rmq_replay", ALL | {"dry_run": True, "approve": True})
+    assert (dry["state"], dry["plan"], dry["approve"], dry["replay"]) == ("success", ["broker-a"], "skipped", "skipped")
+    assert (xcom(dry, "plan", "preview")["messages"], windows(deployed)) == (stored["messages"], 0)
     first = run("rmq_replay", ALL)
     preview, (answer,) = xcom(first, "plan", "preview"), first["replay"]
     assert (preview["messages"], preview["bytes"]) == (stored["messages"], stored["bytes"])
