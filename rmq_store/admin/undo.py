@@ -7,7 +7,7 @@ cannot be undone, and why.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rmq_store.admin.move_sizes import not_kept
@@ -82,7 +82,7 @@ def undo_moves(positions: Positions, request: UndoRequest, shard: str) -> tuple[
     group, undone = request.group, request.undone
     if undone.action in _CANNOT:
         raise WrongUse(_CANNOT[undone.action])
-    if (positions.get(grp_id(group)) or 0) != (undone.epoch or 0):
+    if not is_last_move(undone, positions):
         raise WrongUse(
             f"{undone.action} {undone.request_id} is not the last thing that moved offsets of group {group} in shard {shard}: "
             "a cut-over, a hand-back or an import under another name came after it"
@@ -134,20 +134,36 @@ def last_action(commits: Iterable[Ctl]) -> Ctl | None:
     return max(commits, key=lambda ctl: (ctl.read_version, ctl.commit_id), default=None)
 
 
-def chosen_actions(last: Mapping[str, Ctl], group: str, undoes: str | None = None) -> dict[str, Ctl]:
+def chosen_actions(
+    last: Mapping[str, Ctl], group: str, acted: Callable[[str, Ctl], bool], undoes: str | None = None
+) -> dict[str, Ctl]:
     """By shard the commit to undo: of the newest of the last actions (``last``, by shard) those shards that have it; empty
     where there is none.
 
-    ``undoes``: the request of the action that is meant. Raises WrongUse when another one is the last.
+    ``acted``: whether the request of a commit acted in a shard. One that did where it is not the last came before that shard's
+    last, by the order of commits; only between others the clocks decide. ``undoes``: the request of the action that is meant.
+    Raises WrongUse when another one is the last.
     """
-    newest = max(last.values(), key=lambda ctl: (ctl.store_timestamp, ctl.commit_id), default=None)
+    followed = [
+        ctl
+        for ctl in last.values()
+        if any(_name(other) != _name(ctl) and acted(shard, ctl) for shard, other in last.items())
+    ]
+    candidates = [ctl for ctl in last.values() if ctl not in followed] or [*last.values()]
+    newest = max(candidates, key=lambda ctl: (ctl.store_timestamp, ctl.commit_id), default=None)
     if undoes is not None and (newest is None or newest.request_id != undoes):
         after = "it has none" if newest is None else f"{undone_sentence(newest)} came after it"
         raise WrongUse(f"{undoes} is not the last action of an operator on group {group}: {after}")
-    if newest is None:
-        return {}
-    action = (newest.action, newest.request_id)
-    return {shard: ctl for shard, ctl in last.items() if (ctl.action, ctl.request_id) == action}
+    return {} if newest is None else {shard: ctl for shard, ctl in last.items() if _name(ctl) == _name(newest)}
+
+
+def _name(ctl: Ctl) -> tuple[Action, str]:
+    return ctl.action, ctl.request_id
+
+
+def is_last_move(ctl: Ctl, positions: Positions) -> bool:
+    """Whether nothing has moved the group since the commit: each move raises its epoch."""
+    return (positions.get(grp_id(ctl.group or "")) or 0) == (ctl.epoch or 0)
 
 
 def nothing_to_undo(group: str) -> str:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import rmq_store
+from rmq_store.message.message import MessageQueue
+from rmq_store.utils.host import Host
 from tests.contract.rmq import ORDERS, TODAY, Rmq
 from tests.contract.test_cli_admin import in_two_shards, offsets_of_two
 
@@ -14,6 +18,7 @@ __all__ = ["in_two_shards"]
 OFFSETS = (
     "SELECT queue_id, next_offset FROM stored_offsets WHERE group_name = 'orders' AND topic = 'OrderEvents' ORDER BY 1"
 )
+DAY_MS = 86_400_000
 WHY = ("--reason", "another group was meant")
 
 
@@ -106,3 +111,25 @@ def test_an_action_is_undone_in_the_shards_that_have_it(in_two_shards: Rmq) -> N
     assert "a redrive cannot be undone" in refused[1].err
     assert len(offsets_of_two(rmq)) == len(before)
     assert rmq.json("audit")["audit"] == []
+
+
+def test_the_last_action_is_that_of_the_last_commit_and_not_of_the_newest_clock(in_two_shards: Rmq) -> None:
+    before = offsets_of_two(in_two_shards)
+    store = rmq_store.open_store(in_two_shards.root)
+    behind = replace(store, host=Host(now_ms=lambda: Host().now_ms() - 5 * DAY_MS))
+    store.reset("two", "Orders", "min", reason="on time")
+    reset = offsets_of_two(in_two_shards)
+    late = behind.reset("two", "Orders", "max", reason="five days behind")
+    undone = store.undo("two", reason="not this one")
+    assert [(report.shard, json.loads(report.parameters)["undoes"]) for report in undone] == [
+        (report.shard, report.request_id) for report in late
+    ]
+    assert offsets_of_two(in_two_shards) == reset
+    store.reset("two", "Orders", "min", reason="on time again")
+    (of_one,) = behind.reset(
+        "two", "Orders", "max", reason="behind, in one", queues=[MessageQueue("Orders", "lake-a", 0)]
+    )
+    (back,) = store.undo("two", reason="not this one either")
+    assert (back.shard, json.loads(back.parameters)["undoes"]) == ("a", of_one.request_id)
+    assert len(offsets_of_two(in_two_shards)) == len(before)
+    assert in_two_shards.json("audit")["audit"] == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from rmq_store.admin.undo import UndoRequest, chosen_actions, last_action
@@ -142,11 +144,31 @@ def test_an_undo_needs_a_reason() -> None:
         UndoRequest(group="orders", undone=action(), request_id="r", actor=ANA, reason=" ")
 
 
+def acted(made: dict[str, Ctl], shard: str, ctl: Ctl) -> bool:
+    return made.get(shard) == ctl
+
+
 def test_the_last_action_of_all_shards_is_undone_where_it_was_made() -> None:
     first, second = action(id_="a", at=1), action(id_="b", at=2)
     assert last_action([]) is None
     assert last_action([second, first]) is second
-    assert chosen_actions({"s": second, "t": second}, "orders") == {"s": second, "t": second}
-    assert chosen_actions({"s": second, "t": first}, "orders") == {"s": second}
-    with pytest.raises(WrongUse, match="no action of an operator"):
-        chosen_actions({}, "orders")
+    for last, made, chosen in (
+        ({"s": second, "t": second}, {}, {"s": second, "t": second}),
+        ({"s": second, "t": first}, {}, {"s": second}),  # by the clocks
+        ({"s": second, "t": first}, {"s": first}, {"s": second}),
+        ({"s": second, "t": first}, {"t": second}, {"t": first}),  # by the order of the commits of t
+        ({"s": second, "t": first}, {"s": first, "t": second}, {"s": second}),
+    ):
+        assert chosen_actions(last, "orders", partial(acted, made)) == chosen
+    assert chosen_actions({}, "orders", partial(acted, {})) == {}
+
+
+def test_the_action_that_was_shown_is_undone_or_none() -> None:
+    last = action(id_="b", at=2)
+    assert chosen_actions({"s": last}, "orders", partial(acted, {}), last.request_id) == {"s": last}
+    with pytest.raises(
+        WrongUse, match="a is not the last action of an operator on group orders: reset .* came after it"
+    ):
+        chosen_actions({"s": last}, "orders", partial(acted, {}), "a")
+    with pytest.raises(WrongUse, match="it has none"):
+        chosen_actions({}, "orders", partial(acted, {}), "a")

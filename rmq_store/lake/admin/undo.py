@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rmq_store.admin.offset_moves import MoveReport
-from rmq_store.admin.undo import ACTIONS, UndoRequest, chosen_actions, last_action, nothing_to_undo
+from rmq_store.admin.undo import (
+    ACTIONS,
+    UndoRequest,
+    chosen_actions,
+    is_last_move,
+    last_action,
+    nothing_to_undo,
+)
 from rmq_store.commit.ctl import Action, Actor, Ctl
 from rmq_store.errors import WrongUse
 from rmq_store.lake.admin.offset_moves import move_in_all
@@ -62,13 +69,14 @@ def actions_to_undo(
     for shard in shards:
         shard.commitlog.refresh()
     made = {shard.name: shard.ctls_of_request(request_id, group, Action.UNDO) for shard in shards}
-    last = {}
-    for shard in shards:
-        actions = [ctl for action in ACTIONS if (ctl := shard.last_ctl(group, action)) is not None]
-        if (ctl := last_action(actions)) is not None:
-            last[shard.name] = ctl
+    last = {shard.name: ctl for shard in shards if (ctl := _last(shard, group)) is not None}
     if not any(made.values()):
-        chosen = chosen_actions(last, group, undoes)
+        by_name = {shard.name: shard for shard in shards}
+
+        def acted(shard: str, ctl: Ctl) -> bool:
+            return bool(by_name[shard].ctls_of_request(ctl.request_id, group, ctl.action))
+
+        chosen = chosen_actions(last, group, acted, undoes)
         return [(shard, chosen[shard.name]) for shard in shards if shard.name in chosen]
     undone_id = next(ctl.parameter("undoes") for ctls in made.values() for ctl in ctls)
     undone = []
@@ -76,3 +84,12 @@ def actions_to_undo(
         commits = [ctl for action in ACTIONS for ctl in shard.ctls_of_request(undone_id, group, action)]
         undone += [(shard, ctl) for ctl in commits[:1] if made[shard.name] or last[shard.name] == ctl]
     return undone
+
+
+def _last(shard: Shard, group: str) -> Ctl | None:
+    """The group's last action in the shard. One that a clock far behind has dated is found only among all of its commits, which
+    are read where the group's epoch shows that something came later than the newest by the clocks."""
+    last = last_action(ctl for action in ACTIONS if (ctl := shard.last_ctl(group, action)) is not None)
+    if last is None or is_last_move(last, shard.positions()):
+        return last
+    return last_action(ctl for ctl in shard.ctls_since(0, group=group) if ctl.action in ACTIONS)
