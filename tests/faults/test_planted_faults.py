@@ -131,6 +131,12 @@ def to_another_group(at: PlantedShard) -> None:
         at.set_position(max_id(MessageQueue("%RETRY%other", RETRY.broker_name, queue_id)), count)
 
 
+def another_day_of_a_record(at: PlantedShard) -> None:
+    """A request is looked for from its day on."""
+    file = at.files(kind="ctl")[0]
+    at.edit_add(file, partitionValues={**at.add_of(file)["partitionValues"], "store_day": "2020-01-01"})
+
+
 def another_topic_in_the_log(at: PlantedShard) -> None:
     stats = at.add_of(imported_file(at))["stats"]
     at.edit_add(imported_file(at), stats=stats.replace(f'"{QUEUE.topic}"', '"Other"'))
@@ -264,6 +270,7 @@ FAULTS: dict[str, tuple[Plant, Problem]] = {
     "a slice twice": (rows_of(imported_file, kept_rows((0, 5), (3, 0))), Problem.SEGMENT_ROWS_DIFFER),
     "the reason in a record altered": (reason_altered, Problem.FILE_CHANGED),
     "a wrong number of rows in the log": (wrong_number, Problem.FILE_ROWS_DIFFER),
+    "another day of a record in the log": (another_day_of_a_record, Problem.STATISTICS_DIFFER),
     "statistics of another topic in the log": (another_topic_in_the_log, Problem.STATISTICS_DIFFER),
     "a column that is null by the log": (null_in_the_log, Problem.STATISTICS_DIFFER),
     "the record of a commit taken out of the log": (record_taken_out, Problem.COMMIT_NOT_IN_LOG),

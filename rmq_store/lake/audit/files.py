@@ -23,6 +23,7 @@ from rmq_store.lake.table.digest_name import change_of
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
+from rmq_store.utils.host import day_of
 from rmq_store.utils.progress import Progress
 
 _PARALLEL_READS = 32
@@ -39,6 +40,10 @@ _COLUMNS: Mapping[str, frozenset[str]] = {
     "commits": frozenset({"commit_id", "action", "produced"}),
 }
 """Columns that the files of a kind of the commit log, or of a derived table, have and those of the others lack."""
+
+
+_OF_ONE_DAY = {"ctl", *(kind.name for kind in KINDS)}
+"""Kinds of files with commits of one day. By it the commits of a request are found, so that it is not done twice."""
 
 
 class _File(NamedTuple):
@@ -138,7 +143,11 @@ def _end(root: Root, shard: str, file: _File) -> Finding | None:
         return report(problem=Problem.FILE_ROWS_DIFFER, detail=detail)
     if change:
         return report(problem=Problem.FILE_CHANGED, detail=change)
-    if wrong := [column for column, bounds in _bounds(metadata).items() if not _contains(file.log, column, *bounds)]:
+    bounds = _bounds(metadata)
+    wrong = [column for column, pair in bounds.items() if not _contains(file.log, column, *pair)]
+    if file.kind in _OF_ONE_DAY and not _is_of_its_day(file.log, bounds):
+        wrong.append("store_day")
+    if wrong:
         return report(problem=Problem.STATISTICS_DIFFER, detail=f"of {', '.join(sorted(wrong))}")
     return None
 
@@ -170,6 +179,12 @@ def _contains(log: pa.Table, column: str, least: Any, greatest: Any) -> bool:
     if low is None and high is None:
         return not is_empty  # by the log it has nulls only
     return (low is None or low <= least) and (high is None or greatest <= high)
+
+
+def _is_of_its_day(log: pa.Table, bounds: Mapping[str, tuple[Any, Any]]) -> bool:
+    """Whether by the log a file is of the UTC day of its commits."""
+    day = str(log.column("partition.store_day")[0].as_py())
+    return all(day_of(ms) == day for ms in bounds.get("store_timestamp", ()))
 
 
 def _columns(metadata: pq.FileMetaData) -> set[str]:
