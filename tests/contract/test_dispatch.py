@@ -12,7 +12,7 @@ from rmq_store.commit.ctl import Action, Ctl, Moved
 from rmq_store.lake.commit.cursor import COMMITS as COMMITS_AT_CURSOR
 from rmq_store.lake.commit.cursor import cursor_of, cursor_positions
 from rmq_store.lake.commit.derived_tables import COMMITS, KINDS, Derived
-from rmq_store.lake.commit.dispatch import dispatch, staged
+from rmq_store.lake.commit.dispatch import _QUIET_VERSIONS, behind, dispatch, staged
 from rmq_store.lake.commit.rebuild import check, rebuild
 from rmq_store.lake.commit.tail import Tail, undispatched
 from rmq_store.lake.table.delta_table import LakeTable
@@ -289,3 +289,21 @@ def test_a_ctl_file_that_is_no_parquet_any_more_is_named(imported: Rmq, content:
     answer = imported("dispatch", "--check", "--json")
     assert (answer.exit_code, answer.json()["error"]) == (1, "BadData")
     assert file.name in answer.json()["message"]
+
+
+def test_a_dry_run_counts_what_the_dispatch_takes(hand: Bench) -> None:
+    """A commit without rows for a table, such as a claim, is not taken alone."""
+
+    def counted() -> tuple[int, int]:
+        return behind(Shard(hand.shard.root, hand.shard.name)), dispatch(hand.shard, hand.host)
+
+    assert counted() == (1, 1), "the import, in consumequeue"
+    assert counted() == (0, 0)
+    hand.commit(hand.ctl(Action.CLAIM), {})
+    assert counted() == (0, 0)
+    hand.window("shop", QUEUE, 0, 5, start_rule="first")
+    assert counted() == (2, 2), "the import and the window, in offsets"
+    for _ in range(_QUIET_VERSIONS):
+        hand.commit(hand.ctl(Action.CLAIM), {})
+    dry, taken = counted()
+    assert dry == taken

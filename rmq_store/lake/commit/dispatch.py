@@ -47,8 +47,22 @@ log entries are gone: an empty commit would only add a file."""
 def behind(shard: Shard) -> int:
     """How many commits ``dispatch`` would take now, the sum over the tables."""
     shard.commitlog.refresh()
-    kinds = [kind for kind in KINDS if _is_due(shard, kind.table(shard), kind)]
-    return sum(len(undispatched(shard, kind.table(shard), claims=kind.claims).ctls) for kind in kinds)
+    return sum(_behind(shard, kind) for kind in KINDS)
+
+
+def _behind(shard: Shard, kind: Derived) -> int:
+    table = kind.table(shard)
+    if not _is_due(shard, table, kind):
+        return 0
+    tail = undispatched(shard, table, claims=kind.claims)
+    changes = tail.rows(kind) or _outdated(table, kind, tail.replaced)
+    return len(tail.ctls) if changes or not _may_wait(shard, table, tail) else 0
+
+
+def _may_wait(shard: Shard, table: LakeTable, tail: Tail) -> bool:
+    """Whether commits without rows are few enough to be taken together with later ones."""
+    is_short = shard.commitlog.version - cursor_of(table) < _QUIET_VERSIONS and len(tail.ctls) < _QUIET_COMMITS
+    return tail.from_log and is_short
 
 
 def dispatch(shard: Shard, host: Host, *, fresh: bool = True, every_commit: bool = False) -> int:
@@ -122,8 +136,7 @@ def _dispatch(shard: Shard, kind: Derived, host: Host) -> int:
         tail = tail_of(shard, table, kind.claims)
         outdated = _outdated(table, kind, tail.replaced)
         files = staged(shard, kind, tail, host, kept=outdated.values())
-        is_short = shard.commitlog.version - cursor_of(table) < _QUIET_VERSIONS and len(tail.ctls) < _QUIET_COMMITS
-        if tail.from_log and is_short and not files and not outdated:
+        if not files and not outdated and _may_wait(shard, table, tail):
             return 0
         try:
             table.put(
