@@ -523,3 +523,18 @@ def test_doctor_refuses_a_clock_that_commits_would_refuse(rmq: Rmq, monkeypatch:
     assert "+30.0 s" in doctor.clock_found(root, Host(now_ms=lambda: 1_799_999_970_000))
     with pytest.raises(StoreUnusable, match=r"-61.0 s from this one's"):
         doctor.clock_found(root, Host(now_ms=lambda: 1_800_000_061_000))
+
+
+def test_a_shard_is_made_with_one_reading_of_the_description(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In S3 each is a request, one after the other."""
+    store, _ = LakeStore.init(Root.parse(str(tmp_path / "store")))
+    real, read = Root.read, list[str]()
+
+    def noted(root: Root, name: str, *bounds: int) -> bytes:
+        read.append(name)
+        return real(root, name, *bounds)
+
+    monkeypatch.setattr(Root, "read", noted)
+    store.create_shard("broker-a")
+    assert read.count("store.json") == 1
+    assert store.shard_names() == ["broker-a"]

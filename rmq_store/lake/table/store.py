@@ -89,14 +89,7 @@ class LakeStore:
     @classmethod
     def open(cls, root: Root) -> LakeStore:
         """Open the store. Raises StoreUnusable when there is none, it cannot be read, or it has not this code's format."""
-        document = read_store(root)
-        if document["format_version"] < FORMAT_VERSION:
-            raise StoreUnusable(
-                f"{root.location} has format {document['format_version']}, which an earlier version of rmq wrote: 'rmq --root "
-                f"{root.location} upgrade' brings it to format {FORMAT_VERSION}. Nothing is copied; the earlier version cannot "
-                "use it afterwards"
-            )
-        return cls.of(root, document)
+        return cls.of(root, _read_current(root))
 
     @classmethod
     def of(cls, root: Root, document: Mapping[str, Any]) -> LakeStore:
@@ -132,7 +125,8 @@ class LakeStore:
         """
         if not _SHARD_NAME.fullmatch(name):
             raise WrongUse(f"invalid shard name {name!r}: use at most 100 letters, digits, - and _ (--shard)")
-        if LakeStore.open(self.root).store_id != self.store_id:
+        document = _read_current(self.root)
+        if document["store_id"] != self.store_id:
             raise StoreUnusable(f"the store at {self.root.location} was replaced since it was opened: open it again")
         entry = f"{SHARDS}/{name}.json"
         if self.root.exists(entry):
@@ -140,7 +134,7 @@ class LakeStore:
         else:
             refuse_unnamed_shards(self.root)
         shard = Shard.create(self.root, name)
-        self.root.create_exclusively(entry, json.dumps(shard_entry(name, read_store(self.root))).encode())
+        self.root.create_exclusively(entry, json.dumps(shard_entry(name, document)).encode())
         return shard
 
 
@@ -165,6 +159,18 @@ def read_store(root: Root) -> Mapping[str, Any]:
             f"{root.location} has format {version}, but this version of rmq reads up to {FORMAT_VERSION}: use a newer one"
         )
     return {**document, "format_version": version}
+
+
+def _read_current(root: Root) -> Mapping[str, Any]:
+    """``read_store``, of this code's format. Raises StoreUnusable for an older one too."""
+    document = read_store(root)
+    if document["format_version"] < FORMAT_VERSION:
+        raise StoreUnusable(
+            f"{root.location} has format {document['format_version']}, which an earlier version of rmq wrote: 'rmq --root "
+            f"{root.location} upgrade' brings it to format {FORMAT_VERSION}. Nothing is copied; the earlier version cannot "
+            "use it afterwards"
+        )
+    return document
 
 
 def _refuse_other_folder(root: Root) -> None:
