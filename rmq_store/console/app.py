@@ -18,7 +18,7 @@ from rmq_store.console.listing import Listing
 from rmq_store.console.message_routes import add_messages
 from rmq_store.console.pages import LISTINGS
 from rmq_store.console.pages.attempts import MOST_DIFFERENT, diff_document
-from rmq_store.console.pages.groups import MOST_GROUPS, dag_of, lag_history, series
+from rmq_store.console.pages.groups import MOST_GROUPS, dag_of, lag_history, series, topics_of
 from rmq_store.console.reader import StoreReader, TooManyReaders
 from rmq_store.errors import RmqError, StoreUnusable, WrongUse, error_answer
 from rmq_store.lake.admin.diff import diff
@@ -98,6 +98,11 @@ def _add_groups(app: FastAPI, reader: StoreReader, access: Access) -> None:
         since = request.query_params.get("since") or None
         (rows,) = reader.rows(lag_history(groups, None if since is None else parse_time(since)))
         return answer({"lag": series(rows)})
+
+    @app.get("/api/topics")
+    def topics(group: str) -> Response:
+        (rows,) = reader.rows(topics_of(group))
+        return answer({"group": group, "topics": [row["topic"] for row in rows]})
 
     @app.get("/api/permissions")
     def permissions(group: str, request: Request) -> Response:

@@ -33,9 +33,11 @@ from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.engine import LocalEngine
 from rmq_store.lake.window.window import consume_window
 from rmq_store.message.message import MessageQueue
+from rmq_store.producer.producer import Message
+from rmq_store.settings.settings import load_settings
 from rmq_store.utils.host import Host
 from rmq_store.window.consume_request import ConsumeRequest
-from tests.lake_fixtures import ALICE, SmallStore, small_group, small_store
+from tests.lake_fixtures import ALICE, SETTINGS, SmallStore, small_group, small_store
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using `httpx` with `starlette.testclient`")
 
@@ -95,6 +97,11 @@ def test_permissions_of_a_group_are_those_of_its_dag(client: TestClient) -> None
     assert get(client, path, headers=EDITOR)["may_edit"] is True
     replay = get(client, "/api/permissions?group=shop-replay-0123456789", headers=EDITOR)
     assert (replay["dag_id"], replay["may_edit"]) == ("rmq_consume__shop", True)
+
+
+def test_the_forms_suggest_the_topics_of_a_group(client: TestClient) -> None:
+    assert get(client, "/api/topics?group=shop")["topics"] == ["Orders"]
+    assert get(client, "/api/topics?group=nobody")["topics"] == []
 
 
 # --- lists -----------------------------------------------------------------------------------------------------------
@@ -218,6 +225,32 @@ def test_a_request_has_its_windows_its_dead_letters_and_the_windows_that_read_it
     (retry,) = rows("retry-windows", "2026-11-20-one")
     assert (retry["request_id"], retry["retries"]) == ("2026-11-20-two", first["retried"])
     assert rows("retry-windows", "2026-11-20-two") == [], "not delivered yet"
+
+
+@pytest.mark.parametrize("policy", ["", 'retry_policy = { type = "CUSTOMIZED", next = [400000] }'])
+def test_retries_are_found_again_whatever_they_waited_in(tmp_path: Path, policy: str) -> None:
+    """In a queue of a delay level or of the timer; the second message came through a slot of 256 s of the timer itself."""
+    store, _ = LakeStore.init(Root.parse(str(tmp_path)))
+    later = b'{"plan": "later"}'
+    made = [Message("Orders", later, tags="new"), Message("Orders", later, tags="new", delay_ms=600_000)]
+    for one in made:
+        open_store(str(tmp_path)).send([one], create_queues=1)
+    group = load_settings(SETTINGS.replace("[[group.sub", f"{policy}\n[[group.sub"), "tests").group("shop")
+    small = SmallStore(store)
+    (shard,) = store.shards()
+    for number in range(4):
+        request = ConsumeRequest(f"2026-11-20-{number}", ALICE)
+        engine = LocalEngine(small.host)
+        consume_window(store, shard, group, request, lambda plan: engine, small.host)  # noqa: B023  called at once
+        small.deliver(shard.name, f"2026-11-20-{number}-deliver", later_ms=580_000 * (number + 1))
+        small.deliver(shard.name, f"2026-11-20-{number}-again", later_ms=580_000 * (number + 1))
+    client = client_of(store)
+    found = [
+        get(client, f"/api/lists/retry-windows?group=shop&request=2026-11-20-{number}")["rows"] for number in range(4)
+    ]
+    assert [[(row["request_id"], row["retries"]) for row in rows] for rows in found] == [
+        [("2026-11-20-1", 1)], [("2026-11-20-2", 1)], [("2026-11-20-3", 2)], []
+    ]  # fmt: skip
 
 
 # --- messages --------------------------------------------------------------------------------------------------------

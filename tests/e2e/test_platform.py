@@ -14,6 +14,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import boto3
 import psutil
@@ -210,6 +211,15 @@ def test_a_user_logs_in_and_opens_the_console(platform: Platform, console: Conso
     expect(console.page.get_by_text("No group has consumed yet.")).to_be_visible()
 
 
+def test_a_group_is_added_to_the_running_platform(deploy: Path) -> None:
+    """Airflow reads it while the next steps go on."""
+    (deploy / "shop").mkdir()
+    (deploy / "shop" / "__init__.py").touch()
+    (deploy / "shop" / "listeners.py").write_text(LISTENER)
+    with (deploy / "consumers.toml").open("a") as file:
+        file.write(MORE_GROUPS)
+
+
 def test_a_brokers_files_are_imported_from_s3(api: AirflowApi, store: Store, console: Console, tmp_path: Path) -> None:
     with tarfile.open(CHECKOUT / "demo" / "broker-store.tar.gz") as archive:
         archive.extractall(tmp_path, filter="data")
@@ -258,12 +268,7 @@ def test_the_numbers_of_the_groups_are_those_of_sql(store: Store, console: Conso
     say(f"{len(groups)} groups")
 
 
-def test_a_group_is_added_to_the_running_platform(platform: Platform, api: AirflowApi, deploy: Path) -> None:
-    (deploy / "shop").mkdir()
-    (deploy / "shop" / "__init__.py").touch()
-    (deploy / "shop" / "listeners.py").write_text(LISTENER)
-    with (deploy / "consumers.toml").open("a") as file:
-        file.write(MORE_GROUPS)
+def test_a_group_that_was_added_has_its_dag_and_a_wrong_one_is_named(platform: Platform, api: AirflowApi) -> None:
     wait_for_dag(platform, CONSUME_SHOP)
     platform.wait_for(lambda: bool(platform.column("SELECT stacktrace FROM import_error")), "the wrong group")
     (error,) = platform.column("SELECT stacktrace FROM import_error")
@@ -305,26 +310,13 @@ def check_shop(store: Store, windows: int) -> None:
     assert store.row(f"SELECT CAST(sum(lag) AS BIGINT) AS n FROM lag WHERE group_name = '{SHOP}'") == {"n": 0}
 
 
-def test_a_task_that_is_killed_is_tried_again(platform: Platform, api: AirflowApi, store: Store, deploy: Path) -> None:
+def test_a_task_is_killed(platform: Platform, api: AirflowApi, deploy: Path) -> None:
+    """Airflow tries it again after 15 s, while the next step goes on."""
     *_, task, listener = held_window(platform, api, deploy, "killed-task")
     say(f"kill -9 of {' '.join(words_of(task))[:60]}")
     task.kill()
     platform.wait_for(lambda: not listener.is_running(), "the listener of the killed task still runs")
     (deploy / "shop" / "hold").unlink()
-    api.finish(CONSUME_SHOP, "killed-task")
-    check_shop(store, 2)
-
-
-def test_a_scheduler_that_is_killed_is_started_again(
-    platform: Platform, api: AirflowApi, store: Store, deploy: Path
-) -> None:
-    held_window(platform, api, deploy, "killed-scheduler")
-    assert platform.services["scheduler"].restarts
-    platform.running.pop("scheduler").kill()
-    (deploy / "shop" / "hold").unlink()
-    platform.start("scheduler")
-    api.finish(CONSUME_SHOP, "killed-scheduler")
-    check_shop(store, 3)
 
 
 def test_retries_end_in_a_dead_letter(platform: Platform, api: AirflowApi, store: Store, console: Console) -> None:
@@ -345,6 +337,41 @@ def test_retries_end_in_a_dead_letter(platform: Platform, api: AirflowApi, store
     console.settled()
     expect(console.page.get_by_text(f"%RETRY%{GROUP} lake-broker-a:0:").first).to_be_visible()
     say(f"{of_sql['error_type']} after attempt {of_sql['attempt']}")
+
+
+def test_the_task_that_was_killed_was_tried_again(api: AirflowApi, store: Store) -> None:
+    api.finish(CONSUME_SHOP, "killed-task")
+    check_shop(store, 2)
+
+
+def test_a_scheduler_that_is_killed_is_started_again(platform: Platform, api: AirflowApi, deploy: Path) -> None:
+    """It finds its run without a heartbeat 40 s later, while the next steps go on."""
+    held_window(platform, api, deploy, "killed-scheduler")
+    assert platform.services["scheduler"].restarts
+    platform.running.pop("scheduler").kill()
+    (deploy / "shop" / "hold").unlink()
+    platform.start("scheduler")
+
+
+def test_what_a_window_consumed_has_a_page(store: Store, console: Console) -> None:
+    console.open(f"page=group&group={GROUP}")
+    first = first_window(store)
+    windows = console.page.get_by_role("table", name="Windows", exact=True)
+    windows.get_by_role("row").filter(has_text=f"{first['messages']:,}").get_by_role("link", name="Details").click()
+    console.page.get_by_text("In SQL").wait_for()
+    console.settled()
+    (window,) = console.table("Windows")
+    assert window["Messages"] == f"{first['messages']:,}"
+    (reader,) = console.table("Windows that read its retries")
+    assert reader["Retries"] == f"{first['retried']:,}"
+    expect(console.page.get_by_role("link", name="retry-1")).to_be_visible()
+
+
+def first_window(store: Store) -> dict[str, Any]:
+    """The group's first window."""
+    return store.row(
+        f"SELECT request_id, messages, retried FROM windows WHERE group_name = '{GROUP}' ORDER BY committed_at LIMIT 1"
+    )
 
 
 def test_a_dead_letter_is_sent_again(api: AirflowApi, store: Store, console: Console) -> None:
@@ -373,6 +400,12 @@ def test_a_replay_from_a_timestamp(api: AirflowApi, store: Store, console: Conso
     offsets = f"SELECT * FROM consumer_offsets WHERE group_name = '{GROUP}' ORDER BY ALL"
     before = store.rows(offsets)
     console.open(f"page=group&group={GROUP}")
+    console.page.get_by_role("button", name=f"Replay {GROUP}").click()
+    known = console.page.locator("#rmq-topic-known option")
+    expect(known).to_have_count(2)
+    assert {option.get_attribute("value") for option in known.all()} == {"PaymentFlow", "OrderEvents"}
+    console.picture("replay-form")
+    console.page.get_by_role("dialog").get_by_role("button", name="Close").click()
     since = format_time(last_ms - 1000)
     run_id = console.trigger(f"Replay {GROUP}", Topic="PaymentFlow", From_this_time=since, Reason="a bad deploy")
     api.finish("rmq_replay", run_id)
@@ -384,7 +417,11 @@ def test_a_replay_from_a_timestamp(api: AirflowApi, store: Store, console: Conso
     )
     assert (replay["Windows"], replay["Messages"]) == (of_sql["windows"], of_sql["messages"])
     assert replay["Reason"] == "a bad deploy"
-    say(f"{replay['Messages']} messages from {since}")
+    path = f"/api/v2/dags/rmq_replay/dagRuns/{quote(run_id)}/taskInstances/plan/xcomEntries/preview"
+    dry_run = api.request("GET", f"{path}?deserialize=true&stringify=false")["value"]
+    assert f"{dry_run['messages']:,}" == replay["Messages"], "it has consumed what its dry run has shown"
+    assert sum(row["messages"] for row in dry_run["queues"]) == dry_run["messages"]
+    say(dry_run["text"])
 
 
 def test_a_native_backfill_replays_an_interval_and_the_offsets_stay(
@@ -403,6 +440,11 @@ def test_a_native_backfill_replays_an_interval_and_the_offsets_stay(
     platform.wait_for(lambda: bool(store.rows(replays)), "the backfill has not replayed")
     assert store.rows(offsets) == before
     say(f"replayed the interval of {begin}")
+
+
+def test_the_run_of_the_scheduler_that_was_killed_was_tried_again(api: AirflowApi, store: Store) -> None:
+    api.finish(CONSUME_SHOP, "killed-scheduler")
+    check_shop(store, 3)
 
 
 def test_offsets_are_exported_to_s3(api: AirflowApi, store: Store) -> None:
@@ -446,12 +488,13 @@ PAGES = {
 
 
 @pytest.mark.parametrize("look", ["light", "dark", "phone"])
-def test_every_page_fits_its_window(console: Console, look: str) -> None:
+def test_every_page_fits_its_window(console: Console, store: Store, look: str) -> None:
+    window = f"page=window&group={GROUP}&request={quote(str(first_window(store)['request_id']))}"
     width, height = PHONE if look == "phone" else WIDE
     console.page.set_viewport_size({"width": width, "height": height})
     console.open()
     console.theme("dark" if look == "dark" else "light")
-    for name, search in PAGES.items():
+    for name, search in {**PAGES, "window": window}.items():
         console.open(search)
         console.picture(f"{name}-{look}")
         assert console.page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), name

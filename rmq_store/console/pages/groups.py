@@ -227,6 +227,12 @@ def series(rows: Sequence[Row]) -> dict[str, list[tuple[int, int]]]:
     return dict(by_group)
 
 
+def topics_of(group: str) -> Question:
+    """The topics in which the group has an offset, its retry and dead-letter topics left out."""
+    text = "SELECT DISTINCT topic FROM lag WHERE group_name = $group AND NOT starts_with(topic, '%') ORDER BY topic"
+    return Question(text, {"group": group})
+
+
 def run_of(request_id: str) -> dict[str, Any] | None:
     """The DAG run of a request, ``YYYY-MM-DD/<dag_id>/<run_id>``; None for a request of the command line."""
     _, _, rest = request_id.partition("/")

@@ -146,9 +146,11 @@ const FORMS = {
   reset: (group) => ({ title: `Reset offsets of ${group}`, dagId: "rmq_reset_offset", fixed: { group }, dryRun: true, fields: [["topic", "Topic", true], ["to", "To: time, offset, min or max", true], ["time", "Time"], ["offset", "Offset"], ["reason", "Reason, kept in the offset history", true]] }),
   redrive: (group, _, more) => ({ title: `Send dead letters of ${group} again`, dagId: "rmq_redrive_dlq", fixed: { group, ...more, dry_run: false }, fields: [["reason", "Reason, kept in the commit log", true]] }),
 };
+const RESET_TO = ["time", "offset", "min", "max"];
 const WHOLE_NUMBERS = new Set(["max_messages", "offset"]);
 
-function ActionDialog({ form, close, children }) {
+// suggested: texts by the name of a field; others may be written too.
+function ActionDialog({ form, suggested = {}, close, children }) {
   const [values, setValues] = useState({});
   const [dryRun, setDryRun] = useState(true);
   const [state, setState] = useState({ busy: false, error: null, run: null });
@@ -171,7 +173,8 @@ function ActionDialog({ form, close, children }) {
       children,
       form.fields.map(([name, title, needed]) => h(Box, { key: name, my: 2 },
         h("label", { htmlFor: `rmq-${name}`, style: { display: "block", fontSize: "small" } }, title + (needed ? " *" : "")),
-        h(Input, { id: `rmq-${name}`, size: "sm", required: needed === true, value: values[name] ?? "", onChange: (event) => setValues((old) => ({ ...old, [name]: event.target.value })) }))),
+        h(Input, { id: `rmq-${name}`, size: "sm", required: needed === true, list: suggested[name] && `rmq-${name}-known`, value: values[name] ?? "", onChange: (event) => setValues((old) => ({ ...old, [name]: event.target.value })) }),
+        suggested[name] && h("datalist", { id: `rmq-${name}-known` }, suggested[name].map((text) => h("option", { key: text, value: text }))))),
       form.dryRun && h("label", null, h("input", { type: "checkbox", checked: dryRun, onChange: (event) => setDryRun(event.target.checked) }), " Dry run: only show what would move"),
       h(Failure, { error: state.error }),
       state.run && h(Text, { my: 2 }, "Triggered: ", h(RouterLink, { to: runPath(state.run) }, state.run.runId)),
@@ -184,9 +187,10 @@ function ActionDialog({ form, close, children }) {
 function Actions({ group, names }) {
   const [name, setName] = useState(null);
   const { data } = useAnswer(name === null ? null : "api/permissions", { group });
+  const topics = useAnswer(name === null ? null : "api/topics", { group }).data?.topics;
   return h(Flex, { gap: 1 },
     names.map((one) => h(Button, { key: one, size: "xs", variant: "outline", "aria-label": `${label(one)} ${group}`, onClick: () => setName(one) }, label(one))),
-    name !== null && data && h(ActionDialog, { form: FORMS[name](group, data.dag_id), close: () => setName(null) },
+    name !== null && data && h(ActionDialog, { form: FORMS[name](group, data.dag_id), suggested: { topic: topics, to: RESET_TO }, close: () => setName(null) },
       data.may_edit ? null : h(Text, { color: "red.fg" }, "Airflow does not let you trigger this group's DAG.")));
 }
 
