@@ -80,7 +80,7 @@ def _parser(parse: Callable[[str], Value]) -> Callable[[str], Value]:
 
 def local_file(text: str) -> Path:
     """The parser of an argument or option that names a file on this machine."""
-    if not text or "://" in text:
+    if not Path(text).name or "://" in text:
         raise typer.BadParameter(f"{text!r} is not the name of a file on this machine")
     return Path(text).expanduser()
 

@@ -542,7 +542,7 @@ def test_a_path_that_no_file_can_have_is_wrong_use(rmq: Rmq, command: list[str])
     assert "defect" not in answer.err
 
 
-@pytest.mark.parametrize("name", ["", "s3://bucket/offsets.json"])
+@pytest.mark.parametrize("name", ["", ".", "/", "s3://bucket/offsets.json"])
 @pytest.mark.parametrize(
     "command", [["offsets", "export"], ["offsets", "export", "--merge"], ["offsets", "import", "--group", "g"]]
 )

@@ -167,7 +167,7 @@ def test_the_action_that_was_shown_is_undone_or_none() -> None:
     last = action(id_="b", at=2)
     assert chosen_actions({"s": last}, "orders", partial(acted, {}), last.request_id) == {"s": last}
     with pytest.raises(
-        WrongUse, match="a is not the last action of an operator on group orders: reset .* came after it"
+        WrongUse, match=r"a is not the last action of an operator on group orders: reset .* came after it"
     ):
         chosen_actions({"s": last}, "orders", partial(acted, {}), "a")
     with pytest.raises(WrongUse, match="it has none"):

@@ -21,7 +21,7 @@ class RmqApprovalOperator(ApprovalOperator):
     Wait until a person approves what a dry run has shown. A rejection skips the next tasks, and the run is green.
 
     The question is among Airflow's required actions, with the preview in words, the group and the shards; it takes no slot
-    while it waits. Nobody is asked where there is nothing to do, or where the request was committed before. The note of the run
+    while it waits. It does not ask where there is nothing to do, or where the request was committed before. The note of the run
     says who answered, and when.
 
     :param preview: The id of the task that showed it.
@@ -57,7 +57,7 @@ class RmqApprovalOperator(ApprovalOperator):
         if "error" not in event:
             user, at_ms = event["responded_by_user"], int(event["responded_at"].timestamp() * 1000)
             verb = "approved" if event["chosen_options"] == [self.APPROVE] else "rejected"
-            who = f"by {user['name']}" if user else "by default, since nobody answered in time,"
+            who = f"by {user['name']}" if user else "by default, since no answer came in time,"
             task.note(context, f"{verb} {who} at {format_time(at_ms)}")
         return super().execute_complete(context, event)
 
