@@ -7,8 +7,8 @@ consumed.
 
 Then the messages that were stored in [from, until), up to the offsets that were shown, are consumed under a replay group of
 its own, whose name is in the answer. The live group's offsets do not move. Messages that fail are retried under the replay
-group; to consume these retries once they have been delivered, trigger this DAG with the replay group as `group`, without topic
-and time.
+group. With `finish` the last task consumes these retries as `rmq_deliver_delayed` delivers them, until none is left: each is
+acked or a dead letter. To do it later, trigger this DAG with the replay group as `group`, without topic and time.
 
 **Running it again.** A run is one replay: a cleared run that was complete answers `already_committed`. A new run is a
 new replay. To repeat a replay over the same messages, trigger this DAG with the replay group as `group` and a reason in
@@ -35,7 +35,7 @@ from rmq_store.airflow.dags import (
     skip_if_dry_run,
 )
 from rmq_store.airflow.operators.approve import RmqApprovalOperator
-from rmq_store.airflow.operators.replay import RmqPlanReplayOperator, RmqReplayOperator
+from rmq_store.airflow.operators.replay import RmqFinishReplayOperator, RmqPlanReplayOperator, RmqReplayOperator
 
 suggested = Suggestions.of_settings()
 
@@ -47,6 +47,12 @@ PARAMS = {
     "max_messages": max_messages(),
     "reason": optional("Reason", "Recorded permanently with the windows of the replay."),
     "reprocess": optional("Reprocess", "Reason to repeat the replay of the replay group given above."),
+    "finish": Param(
+        False,
+        type="boolean",
+        title="Finish",
+        description="Then consume its retries until none is left, as they become due.",
+    ),
     "dry_run": Param(False, type="boolean", title="Dry run", description="Only show what would be read."),
     "approve": approve(),
 }
@@ -55,7 +61,9 @@ PARAMS = {
 @rmq_dag(__doc__, "replay", params=PARAMS, one_at_a_time=False)
 def rmq_replay() -> None:
     plan = RmqPlanReplayOperator(task_id="plan", use_run_params=True)
-    approval = RmqApprovalOperator(task_id="approve", preview="plan", use_run_params=True)
+    approval = RmqApprovalOperator(
+        task_id="approve", preview="plan", use_run_params=True, ignore_downstream_trigger_rules=True
+    )
     replay = RmqReplayOperator.partial(
         task_id="replay",
         preview="plan",
@@ -63,7 +71,13 @@ def rmq_replay() -> None:
         map_index_template="{{ task.shard }}",
         execution_timeout=LONGEST_RUN,
     ).expand(shard=plan.output)
-    plan >> skip_if_dry_run() >> approval >> replay
+    finish = RmqFinishReplayOperator(
+        task_id="finish",
+        use_run_params=True,
+        trigger_rule="none_failed",  # the follow-up of a replay may have nothing to read yet
+        execution_timeout=LONGEST_RUN,
+    )
+    plan >> skip_if_dry_run() >> approval >> replay >> finish
 
 
 rmq_replay()

@@ -30,6 +30,14 @@ def window_sentence(answer: Answer) -> str:
     return _before(answer) + "; ".join(parts) + _warnings([answer])
 
 
+def finish_sentence(answer: Answer) -> str:
+    """The rounds of retries that end a replay."""
+    if not answer["rounds"]:
+        return "no message of the replay is left to retry"
+    counts = _counts(answer["messages"], answer["outcomes"], {})
+    return f"{_before(answer)}{_number(answer['rounds'], 'round')} of retries, {counts}; none is left"
+
+
 def deliver_sentence(answers: Sequence[Answer], started: Sequence[str] = ()) -> str:
     """A delivery, from an answer per shard. ``started``: the groups whose retry windows it starts."""
     delivered = sum(answer["delivered"] for answer in answers)

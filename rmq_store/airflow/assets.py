@@ -36,7 +36,8 @@ def sum_of(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
     for answer in answers:
         for outcome, count in answer["outcomes"].items():
             outcomes[outcome] = outcomes.get(outcome, 0) + count
-    replay = {name: answers[0][name] for name in ("group", "replay_of") if "replay_of" in answers[0]}
+    first = answers[0] if answers else {}
+    replay = {name: first[name] for name in ("group", "replay_of") if "replay_of" in first}
     return replay | {
         "status": overall(answer["status"] for answer in answers),
         "messages": sum(outcomes.values()),

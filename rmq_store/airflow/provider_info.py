@@ -32,7 +32,7 @@ def get_provider_info() -> dict[str, Any]:
         "operators": [_modules("operators", *_OPERATORS)],
         "hooks": [_modules("hooks", "rmq")],
         "sensors": [_modules("sensors", "lag")],
-        "triggers": [_modules("triggers", "due", "lag")],
+        "triggers": [_modules("triggers", "due", "lag", "retries")],
         "extra-links": [f"{_PACKAGE}.links.console.{name}" for name in _LINKS],
         "notifications": [f"{_PACKAGE}.notifications.rmq.RmqNotifier"],
         "connection-types": [

@@ -98,6 +98,11 @@ class Retries:
     next_due_ms: int | None = None
     """When the first of the ``waiting`` is due (UTC ms); None: none waits."""
 
+    @property
+    def left(self) -> int:
+        """How many there are."""
+        return self.read + self.due + self.waiting
+
     def __add__(self, other: Retries) -> Retries:
         times = [ms for ms in (self.next_due_ms, other.next_due_ms) if ms is not None]
         return Retries(

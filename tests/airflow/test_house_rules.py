@@ -311,6 +311,7 @@ BAD_PARAMS: list[tuple[str, dict[str, Any]]] = [
     ("rmq_reset_offset", {"group": "g", "topic": "t", "reason": "r", "dry_run": "no"}),
     ("rmq_replay", {"group": "g", "approve": "no"}),
     ("rmq_replay", {"group": "g", "dry_run": None}),
+    ("rmq_replay", {"group": "g", "finish": 1}),
     ("rmq_undo", {"group": "g", "reason": ""}),
     ("rmq_undo", {"group": "g", "reason": "r", "force": "yes"}),
     ("rmq_replay", {"group": ""}),

@@ -13,6 +13,7 @@ WINDOW: dict[str, Any] = {
     "retry_levels": {"3": 401}, "ranges": {f"T a:{n}": [0, 200] for n in range(7)}, "next_retry_ms": 1_772_366_400_000,
     "warnings": [],
 }  # fmt: skip
+FINISHED: dict[str, Any] = {"status": "committed", "rounds": 2, "messages": 30, "outcomes": {"acked": 28, "dead": 2}}
 DELIVERED: dict[str, Any] = {"delivered": 1, "next_due_ms": None, "warnings": []}
 REDRIVEN: dict[str, Any] = {"status": "committed", "letters": 12, "failed": 0, "topic": "%RETRY%g", "warnings": []}
 RESET: dict[str, Any] = {"status": "committed", "moves": [["a:0", 225, 0], ["a:1", 225, 0]], "warnings": []}
@@ -29,6 +30,7 @@ KEPT: dict[str, Any] = {
     "warnings": [],
 }  # fmt: skip
 WOULD_READ = "would read 900 messages (12,000 bytes) of 1 queue"
+BEFORE = "the request was committed before, nothing was done now: "
 COUNTS = "1,400 messages: 999 acked, 401 retried"
 TWO_QUEUES = "offsets of 2 queues, from 5 -> 6 to 0 -> 9"
 PLANNED: dict[str, Any] = {
@@ -51,7 +53,7 @@ PLANNED: dict[str, Any] = {
         (
             "window",
             WINDOW | {"status": "already_committed", "next_retry_ms": None, "retry_levels": {}, "ranges": {"T a:0": [0, 1400]}},
-            f"the request was committed before, nothing was done now: {COUNTS}; offsets 0 -> 1400 in 1 queue",
+            f"{BEFORE}{COUNTS}; offsets 0 -> 1400 in 1 queue",
         ),
         (
             "window",
@@ -64,6 +66,13 @@ PLANNED: dict[str, Any] = {
             WINDOW | {"messages": 0, "outcomes": {}, "retry_levels": {}, "ranges": {}, "next_retry_ms": None},
             "no messages",
         ),
+        ("finish", FINISHED, "2 rounds of retries, 30 messages: 28 acked, 2 dead; none is left"),
+        (
+            "finish",
+            FINISHED | {"status": "already_committed", "rounds": 1},
+            f"{BEFORE}1 round of retries, 30 messages: 28 acked, 2 dead; none is left",
+        ),
+        ("finish", FINISHED | {"rounds": 0}, "no message of the replay is left to retry"),
         ("deliver", [DELIVERED], "1 message delivered; nothing else waits"),
         (
             "deliver",

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from rmq_store.admin.dag_params import ReplayParams
 from rmq_store.admin.replay import as_replay, group_settings, replayed_group
-from rmq_store.admin.sentences import nothing_to_read, replay_preview_sentence
-from rmq_store.airflow.assets import REPORTED
+from rmq_store.admin.sentences import finish_sentence, nothing_to_read, replay_preview_sentence
+from rmq_store.airflow.assets import REPORTED, sum_of
 from rmq_store.airflow.links.console import RmqGroupLink, RmqNewDeadLettersLink, RmqWindowLink
 from rmq_store.airflow.operators.base import RmqOperator
 from rmq_store.airflow.preview import Preview, offsets_of
-from rmq_store.airflow.task import Answer, nothing_to_do
+from rmq_store.airflow.task import Answer, nothing_to_do, translated
+from rmq_store.airflow.triggers.retries import RmqRetriesTrigger
+from rmq_store.commit.request import Status
 from rmq_store.errors import WrongUse
 from rmq_store.message.message_const import retry_topic
 from rmq_store.settings.listener_folders import add_listener_folders
@@ -25,6 +31,8 @@ from rmq_store.window.consume_request import ConsumeRequest, Scope
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperatorLink, Context
 
+    from rmq_store.lake.table.shard import Shard
+    from rmq_store.lake.table.store import LakeStore
     from rmq_store.window.dry_run import ConsumePlan
 
 
@@ -195,3 +203,81 @@ class RmqReplayOperator(RmqReplayBaseOperator):
             scope = replace(scope, bounds=Preview.of_task(context, self.preview_task).offsets(shard, topics))
         live = replayed_group(group.name)
         return self.consumed(context, store, shard, group, request, scope, self.engine, replay_of=live)
+
+
+class RmqFinishReplayOperator(RmqReplayBaseOperator):
+    """
+    Consume the retries of a replay, round after round, until none is left.
+
+    What fails again waits by RocketMQ's levels, and becomes a dead letter after ``max_reconsume_times``. Until the next retry
+    is delivered, by ``rmq_deliver_delayed``, the task waits in the triggerer and takes no slot of a worker; give it
+    ``retries``. Each round is a request of its own, the run's with ``/retries-1``, ``/retries-2``, and so on. With
+    ``use_run_params`` the task is skipped unless the run's parameter ``finish`` is true.
+
+    :param engine: ``auto``, ``local`` or ``spark``: where the listener runs. By default as the connection says, else as the
+        group says.
+    :param poll_interval: The fewest seconds between two looks at what is delivered.
+    """
+
+    operator_extra_links = (RmqGroupLink(), RmqNewDeadLettersLink())
+
+    def __init__(self, *, engine: str | None = None, poll_interval: float = 15, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.engine = engine
+        self.poll_interval = poll_interval
+
+    def act(self, context: Context) -> Answer:
+        """Return the sum of all rounds."""
+        if self.use_run_params and context["params"].get("finish") is not True:
+            raise AirflowSkipException("the run does not ask to finish the retries")
+        return self._finish(context)
+
+    def go_on(self, context: Context, event: Mapping[str, Any]) -> Answer:
+        """Go on with what was delivered meanwhile."""
+        if "error" in event:
+            raise AirflowFailException(event["error"])
+        with translated(self.hook):
+            return self._finish(context)
+
+    def _finish(self, context: Context) -> Answer:
+        """Consume all rounds that need not wait, or wait. Those that were committed before are read from the log."""
+        from rmq_store.lake.admin.replay import plan_retries
+
+        replay = self.replay(context)
+        group, scope = group_settings(self.hook.deployment.settings(), replay.group.name)
+        live = replayed_group(group.name)
+        store, answers = self.hook.deployment.open_store(), list[Answer]()
+        for number in count(1):
+            first = replay.request
+            request = ConsumeRequest(f"{first.request_id}/retries-{number}", first.actor, first.reason)
+            plan = plan_retries(store, group, request, Host(), scope)
+            planned = [shard for shard in plan.shards if shard.has_work]
+            if not planned:
+                break
+            for one in planned:
+                (shard,) = store.shards(one.shard)
+                if one.status == Status.ALREADY_COMMITTED:
+                    answers.append(_committed(store, shard, group, request, scope))
+                else:
+                    answers.append(
+                        self.consumed(context, store, shard, group, request, scope, self.engine, replay_of=live)
+                    )
+        if plan.retries.left:
+            self.log_line(f"before round {number}: {nothing_to_read(plan)}")
+            trigger = RmqRetriesTrigger(group.name, request.request_id, self.poll_interval, self.rmq_conn_id)
+            self.defer(trigger=trigger, method_name="go_on")
+        self.consumed_by_run = self.logged({"group": group.name, "rounds": number - 1, **sum_of(answers)})
+        self.note(context, f"{group.name}: {finish_sentence(self.consumed_by_run)}")
+        return self.consumed_by_run
+
+
+def _committed(store: LakeStore, shard: Shard, group: GroupSettings, request: ConsumeRequest, scope: Scope) -> Answer:
+    """What a request that is complete in a shard has consumed there."""
+    from rmq_store.lake.window.consumption import Consumption
+    from rmq_store.lake.window.engine import LocalEngine
+    from rmq_store.lake.window.window import consume_window
+
+    host = Host()
+    return Consumption.of(
+        partial(consume_window, store, shard, group, request, lambda _: LocalEngine(host), host, scope)
+    ).summary()

@@ -12,6 +12,7 @@ from rmq_store.lake.commit.commit import commit
 from rmq_store.lake.commit.dispatch import follow_up
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
+from rmq_store.lake.window.consumption import shards_of
 from rmq_store.lake.window.dry_run import plan_request
 from rmq_store.lake.window.plan import ShardLookup
 from rmq_store.lake.window.range_notes import notes_of_times
@@ -40,6 +41,17 @@ def replay_notes(
     topics = [subscription.topic for subscription in group.subscriptions]
     queues = [(shard, [q for topic in topics for q in shard.positions().queues_of(topic)]) for shard in shards]
     return notes_of_times(queues, scope.from_ms, request.until_ms, host.now_ms())
+
+
+def plan_retries(
+    store: LakeStore, group: GroupSettings, request: ConsumeRequest, host: Host, scope: Scope
+) -> ConsumePlan:
+    """What the follow-up of a replay would do, in all shards; its ``retries`` has also those that are not delivered yet. The
+    arguments are those of ``group_settings`` for the replay group."""
+    shards = shards_of(store, group, scope)
+    for shard in shards:
+        shard.refresh("commitlog", "consumequeue")
+    return plan_request(store, shards, group, request, host, scope)
 
 
 def has_messages(shard: Shard, group: GroupSettings, request: ConsumeRequest, host: Host, scope: Scope) -> bool:
