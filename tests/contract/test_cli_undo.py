@@ -7,7 +7,11 @@ import re
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 import rmq_store
+from rmq_store.errors import WrongUse
+from rmq_store.lake.admin.undo import actions_to_undo
 from rmq_store.message.message import MessageQueue
 from rmq_store.utils.host import Host
 from tests.contract.rmq import ORDERS, TODAY, Rmq
@@ -58,6 +62,20 @@ def test_a_reset_is_undone_and_done_again(imported: Rmq) -> None:
     assert (actions[1]["actor"], actions[1]["reason"]) == ("ana", "another group was meant")
     assert imported.json("audit")["audit"] == []
     assert imported.json("consume", "-g", "orders")["messages"] == ORDERS
+
+
+def test_an_undo_of_a_named_action_is_refused_when_it_is_not_the_last(in_two_shards: Rmq) -> None:
+    rmq = in_two_shards
+    shards = rmq_store.open_store(rmq.root).lake.shards()
+    with pytest.raises(WrongUse, match="on group two: it has none"):
+        actions_to_undo(shards, "two", f"{TODAY}-undo", "first")
+    reset = ["reset", "-g", "two", "-t", "Orders", "--to-min", "--reason", "x", "--request"]
+    rmq(*reset, f"{TODAY}-first")
+    first = actions_to_undo(shards, "two", f"{TODAY}-undo", f"{TODAY}-first")
+    assert [(shard.name, ctl.request_id) for shard, ctl in first] == [("a", f"{TODAY}-first"), ("b", f"{TODAY}-first")]
+    rmq(*reset, f"{TODAY}-later", "--shard", "b")
+    with pytest.raises(WrongUse, match=rf"reset {TODAY}-later of .* \(x\) came after it"):
+        actions_to_undo(shards, "two", f"{TODAY}-undo", f"{TODAY}-first")
 
 
 def test_after_windows_an_undo_needs_force(imported: Rmq) -> None:

@@ -87,6 +87,20 @@ def test_a_dry_run_of_a_reset_counts_messages_and_no_holes(tmp_path: Path) -> No
 
 
 @story
+def test_a_reset_that_was_shown_goes_where_it_was_shown_or_is_refused(world: World) -> None:
+    world.fill(orders(0), several(10))
+    shown = {move.queue: move.to_offset for move in world.reset_to(ResetTo.MAX, dry_run=True).moves}
+    world.fill(orders(0), several(5, first=10))
+    world.fill(orders(1), several(3))
+    report = world.reset_to(ResetTo.MAX, shown=shown)
+    assert [(move.queue, move.to_offset) for move in report.moves] == [(orders(0), 10)]
+    assert world.reset_to(ResetTo.MAX).status == "already_committed", "the same request"
+    world.trim(orders(0), 11)
+    with pytest.raises(WrongUse, match=r"target offset 10 not in consume queue range \[11-15\]"):
+        world.reset_to(ResetTo.MAX, shown=shown, request_id=f"{DAY}-late")
+
+
+@story
 def test_an_undo_takes_a_reset_back_and_names_it(world: World) -> None:
     world.fill(orders(0), several(10))
     world.consume(BILLING, f"{DAY}-1")
