@@ -62,7 +62,7 @@ def message_of(fields: Mapping[str, Any], topic: str | None = None) -> Message:
 def _object(line: bytes) -> Mapping[str, Any]:
     try:
         fields = json.loads(line.decode())
-    except ValueError as error:  # not UTF-8, or not JSON
+    except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, or nested too deeply
         raise WrongUse(f"not a line of JSON: {error}") from error
     if not isinstance(fields, dict):
         raise WrongUse(f"not a JSON object: {line[:40]!r}")

@@ -181,6 +181,7 @@ DAMAGED: dict[str, bytes] = {
     "a line end": b"\n",
     "zeros": bytes(512),
     "no JSON": b"PAR1",
+    "nested too deeply": b"[" * 9999,
     "no UTF-8": b'{"commitInfo":{"operation":"\xff"}}',
     "a list": b"[]\n",
     "an action that is no object": b'{"add":3}',

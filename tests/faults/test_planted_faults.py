@@ -193,6 +193,10 @@ def empty_entry(at: PlantedShard) -> None:
     at.entry.write_text("{}")
 
 
+def nested_entry(at: PlantedShard) -> None:
+    at.entry.write_text("[" * 9999)
+
+
 def other_levels(at: PlantedShard) -> None:
     """As store.json of another store, put in the place of this one's, has them."""
     document = json.loads((at.root / "store.json").read_text())
@@ -278,6 +282,7 @@ FAULTS: dict[str, tuple[Plant, Problem]] = {
     "a shard copied under another name": (nothing_more, Problem.SHARD_TWICE),
     "an entry with other delay levels than the store": (other_levels, Problem.DESCRIPTION_DIFFERS),
     "an entry that names nothing": (empty_entry, Problem.DESCRIPTION_DIFFERS),
+    "an entry that is nested too deeply": (nested_entry, Problem.DESCRIPTION_DIFFERS),
     "a protocol that lets other tools write": (other_tools_may_write, Problem.TABLE_PROPERTIES_DIFFER),
     "a message file that is an archive by the log": (of_another_kind, Problem.FILE_OF_ANOTHER_KIND),
     "a damaged checkpoint": (damaged_checkpoint, Problem.CHECKPOINT_UNREADABLE),

@@ -224,12 +224,15 @@ def test_a_line_says_how_long_a_message_waits_or_until_when() -> None:
 
 
 def test_problems_are_told_with_their_lines() -> None:
-    found = read_lines(b'{"body": "x"}\n{"topic": "T", "body": "x", "tags": ""}\n\nnonsense\n\xff\n[1]', NOON)
+    found = read_lines(
+        b'{"body": "x"}\n{"topic": "T", "body": "x", "tags": ""}\n\nnonsense\n\xff\n' + b"[" * 9999 + b"\n[1]", NOON
+    )
     numbers, problems = zip(*found.problems, strict=True)
-    assert numbers == (1, 2, 4, 5, 6)
+    assert numbers == (1, 2, 4, 5, 6, 7)
     assert [problem.partition(":")[0] for problem in problems] == [
         "the topic is missing",
         "the tag is blank",
+        "not a line of JSON",
         "not a line of JSON",
         "not a line of JSON",
         "not a JSON object",

@@ -53,7 +53,7 @@ def _entry(shard: Shard, document: Mapping[str, Any]) -> Iterator[Finding]:
             expected["delay_levels"] = expected["delay_levels"][: len(levels)]
         # The entry of an earlier version has the name only.
         wrong = [key for key in {"name", *entry} if entry.get(key) != expected.get(key)]
-    except (ValueError, AttributeError) as error:
+    except (ValueError, AttributeError, RecursionError) as error:
         wrong = [str(error)]
     if wrong:
         detail = f"{name}, beside store.json: {', '.join(sorted(wrong))}"

@@ -175,7 +175,7 @@ def parse_entry(content: bytes, version: int, where: str) -> Entry:
     try:
         actions = [_parsed(line) for line in content.decode().split("\n") if line and not line.isspace()]
         entry = _entry(actions, version, where)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise LogDamaged(f"{where} is damaged ({error})") from error
     if not actions or entry.info.get(_ACTIONS, len(actions) - 1) != len(actions) - 1:
         raise LogDamaged(f"{where} is damaged: it does not have all its lines")

@@ -252,7 +252,7 @@ class DeltaLog:
                 actions = file.read(columns=names)
             return self._state(actions, version, at_ms, where)
         # The file is in memory, so an OSError is of its content.
-        except (pa.ArrowException, OSError, KeyError, ValueError, TypeError, IndexError) as error:
+        except (pa.ArrowException, OSError, KeyError, ValueError, TypeError, IndexError, RecursionError) as error:
             reason = " ".join(str(error).split())
             raise LogDamaged(f"{where} is damaged ({reason})") from error
 

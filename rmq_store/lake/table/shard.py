@@ -52,7 +52,7 @@ class Shard:
         """The shard's name in its entry; the shard's own where the entry has none."""
         try:
             return str(json.loads(self.root.read(f"{SHARDS}/{self.name}.json"))["name"])
-        except (FileNotFoundError, ValueError, TypeError, LookupError):
+        except (FileNotFoundError, ValueError, TypeError, LookupError, RecursionError):
             return self.name
 
     @cached_property
