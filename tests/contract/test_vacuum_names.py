@@ -166,6 +166,7 @@ def test_a_vacuum_that_cannot_write_its_entry_deletes_nothing(shard: Shard, monk
     [
         ("00000000000000000001.checkpoint.parquet", b"not Parquet", BadData, "is damaged"),
         ("00000000000000000001.checkpoint.parquet", None, StoreUnusable, "was deleted meanwhile"),
+        ("00000000000000000001.json", b"", BadData, "is damaged"),
         ("00000000000000000001.json", None, StoreUnusable, "was deleted meanwhile"),
     ],
 )
