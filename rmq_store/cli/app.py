@@ -143,8 +143,7 @@ def _run(words: Sequence[str], as_json: bool, *, own_process: bool) -> int:
     try:
         if own_process:
             apply_umask()
-        if any("\0" in word for word in words):
-            raise WrongUse("an argument has a NUL character, which no name and no text can have")
+        _check_characters(words)
         with answering() if _prints_help(words) else nullcontext():
             code = _commands()(words, prog_name="rmq", standalone_mode=False) or 0
         return _stopped(signal.SIGINT, as_json) if code == CTRL_C else code
@@ -175,6 +174,18 @@ def _run(words: Sequence[str], as_json: bool, *, own_process: bool) -> int:
         if number := _SIGNAL.get():
             return _stopped(number, as_json)
         return _failed(error, type(error).__name__, f"{defect(error)}; RMQ_DEBUG=1 prints the traceback", 1, as_json)
+
+
+def _check_characters(words: Sequence[str]) -> None:
+    """What no shell can pass, and a caller in Python can. Bytes of a shell that are not UTF-8 are surrogates of their own."""
+    if any("\0" in word for word in words):
+        raise WrongUse("an argument has a NUL character, which no name and no text can have")
+    try:
+        "".join(words).encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise WrongUse(
+            "an argument contains an unpaired surrogate (U+D800 to U+DFFF), which is not a character"
+        ) from error
 
 
 @cache

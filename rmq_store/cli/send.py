@@ -197,13 +197,8 @@ def _single(body: str | None, topic: str | None, options: MessageOptions, now_ms
 
 
 def _bytes(body: str) -> bytes:
-    """The bytes that the user typed, also where they are not UTF-8. Other surrogates come only from a caller in Python."""
-    try:
-        return body.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError as error:
-        raise WrongUse(
-            "the body contains an unpaired surrogate (U+D800 to U+DFFF), which is not a character"
-        ) from error
+    """The bytes that the user typed, also where they are not UTF-8."""
+    return body.encode("utf-8", "surrogateescape")
 
 
 def _from_file(file: str, topic: str | None, body: str | None, options: MessageOptions, now_ms: int) -> list[Message]:

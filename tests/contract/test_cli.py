@@ -534,8 +534,16 @@ def test_a_query_that_is_stopped_is_no_defect(imported: Rmq, name: str, by: str,
     assert (done.returncode, done.stderr) == (exit_code, f"error: stopped by {by}\n")
 
 
-@pytest.mark.parametrize("command", [["sql", "--file", "a\0b"], ["import-store", "--broker", "b", "n" * 600]])
-def test_a_path_that_no_file_can_have_is_wrong_use(rmq: Rmq, command: list[str]) -> None:
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["sql", "--file", "a\0b"],
+        ["sql", "--file", "a\ud800"],
+        ["send", "--topic", "T", "a\ud800"],
+        ["import-store", "--broker", "b", "n" * 600],
+    ],
+)
+def test_an_argument_that_no_file_and_no_text_can_be_is_wrong_use(rmq: Rmq, command: list[str]) -> None:
     rmq("init")
     answer = rmq(*command)
     assert answer.exit_code == 2
