@@ -228,6 +228,7 @@ def clone(
     store, host = open_store(options.root), Host()
     from rmq_store.admin.clone import CloneRequest
     from rmq_store.lake.admin.offset_moves import move_in_all
+    from rmq_store.lake.window.consumption import empty_store
     from rmq_store.lake.window.plan import ShardLookup
 
     request = CloneRequest(
@@ -243,6 +244,8 @@ def clone(
     for group in (source, target):
         check_group(store, group, settings)
     all_shards = store.shards(options.shard)
+    if not all_shards:
+        raise empty_store(store)
     # Shards without offsets of the source have nothing to clone; if none has any, the first one raises the error.
     shards = [one for one in all_shards if request.source_offsets(ShardLookup(one), one.positions())] or all_shards[:1]
     known = known_group(target, settings)

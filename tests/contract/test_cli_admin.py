@@ -52,6 +52,17 @@ def test_clone_needs_two_groups_that_are_known(imported: Rmq) -> None:
     assert "nothing to clone" in imported("clone", "--from", "orders", "--to", "gm_ack", "--reason", "x").err
 
 
+def test_there_is_nothing_to_clone_in_an_empty_store(rmq: Rmq) -> None:
+    rmq("init")
+    rmq.folder.joinpath("consumers.toml").write_text(TWO_GROUPS)
+    answer = rmq("clone", "--from", "orders", "--to", "audit", "--dry-run")
+    assert (answer.exit_code, "is empty: import a broker's files" in answer.err) == (2, True), answer.err
+
+
+TWO_GROUPS = "".join(
+    f'[[group]]\nname = "{name}"\nlistener = "cli_listener:succeed"\n[[group.subscription]]\ntopic = "OrderEvents"\n'
+    for name in ("orders", "audit")
+)
 TWO_SHARDS = """
 [[group]]
 name = "two"

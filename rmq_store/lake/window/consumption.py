@@ -56,13 +56,18 @@ def shards_of(
     known = store.shards() if opened is None and names is None else opened or ()
     shards = list(known) if names is None else [shard for name in names for shard in _named(store, name, known)]
     if not shards:
-        raise NothingThere(
-            f"the store {store.root.location} is empty: import a broker's files with 'rmq import-store', or send to it with "
-            "'rmq send'"
-        )
+        raise empty_store(store)
     if scope.retries_only:
         return shards
     return shards_with_topic(shards, [subscription.topic for subscription in group.subscriptions])
+
+
+def empty_store(store: LakeStore) -> NothingThere:
+    """Of a store without shards."""
+    return NothingThere(
+        f"the store {store.root.location} is empty: import a broker's files with 'rmq import-store', or send to it with "
+        "'rmq send'"
+    )
 
 
 def _named(store: LakeStore, name: str, opened: Sequence[Shard]) -> list[Shard]:
