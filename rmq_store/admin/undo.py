@@ -22,6 +22,8 @@ from rmq_store.window.shard_view import ShardView
 
 ACTIONS = (Action.RESET, Action.CLONE, Action.UNDO, Action.DELETE, Action.REPLAY, Action.REDRIVE)
 """What operators do to a group."""
+MOVES = tuple(action for action in ACTIONS if action is not Action.REDRIVE)
+"""Those that move its offsets: each raises its epoch."""
 
 _CANNOT = {
     Action.DELETE: (

@@ -153,6 +153,14 @@ ActorOption = Annotated[
     ),
 ]
 ShardOption = Annotated[str | None, typer.Option("--shard", metavar="SHARD", help="Only this shard.")]
+ShardOfRequestOption = Annotated[
+    str | None,
+    typer.Option(
+        "--shard",
+        metavar="SHARD",
+        help="Only this shard. It is no part of the request: a repeated id without it does the other shards.",
+    ),
+]
 GroupOption = Annotated[str, typer.Option("--group", "-g", metavar="GROUP", help="The consumer group.")]
 GroupsOption = Annotated[
     list[str] | None,
@@ -316,7 +324,7 @@ class ChangeOptions(RequestOptions):
 
     reason: ReasonOption = ""
     dry_run: DryRunOption = False
-    shard: ShardOption = None
+    shard: ShardOfRequestOption = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

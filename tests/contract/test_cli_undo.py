@@ -151,3 +151,65 @@ def test_the_last_action_is_that_of_the_last_commit_and_not_of_the_newest_clock(
     assert (back.shard, json.loads(back.parameters)["undoes"]) == ("a", of_one.request_id)
     assert len(offsets_of_two(in_two_shards)) == len(before)
     assert in_two_shards.json("audit")["audit"] == []
+
+
+RESET_TWO = ["reset", "-g", "two", "-t", "Orders", "--to-min", "--reason", "x", "--request", f"{TODAY}-half"]
+UNDO_TWO = ["undo", "-g", "two", *WHY, "--actor", "ana"]
+
+
+def refused_rest(rmq: Rmq, *command: str) -> str:
+    """The error of a command that is wrong use and changes nothing."""
+    before = offsets_of_two(rmq), rmq.json("sql", "SELECT count(*) AS actions FROM operator_actions")
+    for option in ((), ("--dry-run",)):
+        refused = rmq(*command, *option)
+        assert refused.exit_code == 2, refused
+        assert (offsets_of_two(rmq), rmq.json("sql", "SELECT count(*) AS actions FROM operator_actions")) == before
+    return refused.err
+
+
+def test_the_rest_of_a_reset_that_was_cut_and_undone_is_not_done(in_two_shards: Rmq) -> None:
+    rmq = in_two_shards
+    rmq(*RESET_TWO, "--shard", "a")
+    rmq(*UNDO_TWO, "--request", f"{TODAY}-back")
+    error = refused_rest(rmq, *RESET_TWO)
+    assert f"request {TODAY}-half was committed in shard a and not in b, and another move came after it" in error
+    assert re.search(rf"in shard a undo {TODAY}-back of ana at {TODAY}T[\d:.]+Z \(another group was meant\)\.", error)
+    assert "make a new request, with a new id" in error
+    assert [move["shard"] for move in rmq.json(*RESET_TWO[:-1], f"{TODAY}-whole")["moves"]] == ["a", "b"]
+    assert {offset for _, offset in offsets_of_two(rmq)} == {0}
+    assert rmq.json("audit")["audit"] == []
+
+
+def test_the_rest_of_an_undo_that_was_cut_and_undone_is_not_done(in_two_shards: Rmq) -> None:
+    rmq = in_two_shards
+    rmq(*RESET_TWO)
+    undo = [*UNDO_TWO, "--request", f"{TODAY}-cut"]
+    assert [move["shard"] for move in rmq.json(*undo, "--shard", "a")["moves"]] == ["a"]
+    again = rmq.json("undo", "-g", "two", "--reason", "wrong")
+    assert again["undoes"] == f"{TODAY}-cut"
+    error = refused_rest(rmq, *undo)
+    assert f"request {TODAY}-cut was committed in shard a and not in b" in error
+    assert f"in shard a undo {again['request_id']} of " in error
+
+
+def test_the_rest_of_a_reset_that_was_cut_is_done_also_after_windows_and_a_redrive(in_two_shards: Rmq) -> None:
+    rmq = in_two_shards
+    rmq(*RESET_TWO, "--shard", "a")
+    rmq("consume", "-g", "two")
+    rmq("redrive", "-g", "two", "--all", "--reason", "fixed")
+    done = rmq.json(*RESET_TWO)
+    assert (done["status"], done["notes"]) == ("committed", [])
+    assert dict(offsets_of_two(rmq))["b"] == 0
+
+
+def test_what_was_committed_in_all_shards_says_what_came_after_it(in_two_shards: Rmq) -> None:
+    rmq = in_two_shards
+    done = rmq.json(*RESET_TWO)
+    assert rmq.json(*RESET_TWO)["notes"] == []
+    rmq(*UNDO_TWO, "--request", f"{TODAY}-back")
+    rmq("redrive", "-g", "two", "--all", "--reason", "fixed")
+    again = rmq.json(*RESET_TWO)
+    assert (again["status"], len(again["moves"]), len(done["moves"])) == ("already_committed", 2, 2)
+    for shard, note in zip("ab", again["notes"], strict=True):
+        assert note.startswith(f"shard {shard}: these are the moves of that time: undo {TODAY}-back of ana at {TODAY}T")
+        assert note.endswith("Z (another group was meant) came after them")

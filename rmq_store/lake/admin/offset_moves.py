@@ -10,8 +10,13 @@ from dataclasses import replace
 
 from rmq_store.admin.move_sizes import move_notes
 from rmq_store.admin.offset_moves import MoveReport, MoveRequest, earlier_commit, move_report
+from rmq_store.admin.repeated_moves import Made, came_after, refuse_rest
 from rmq_store.admin.reset import ResetRequest, ResetTo
+from rmq_store.admin.undo import MOVES, is_last_move
+from rmq_store.commit.ctl import Moved
+from rmq_store.commit.positions import Positions
 from rmq_store.commit.request import Status
+from rmq_store.lake.admin.last_action import last_action_in
 from rmq_store.lake.admin.move_sizes import move_sizes, state_before
 from rmq_store.lake.commit.commit import commit
 from rmq_store.lake.commit.cursor import refuse_other_history
@@ -27,38 +32,29 @@ def move_in_all(
     requests: Sequence[tuple[Shard, MoveRequest]], host: Host, settings: GroupSettings | None = None
 ) -> list[MoveReport]:
     """Carry out a request in several shards, with a commit in each. All are checked before the first commit: when one shard
-    refuses its part, nothing is moved in the others either. Raises the errors of ``move_offsets``."""
+    refuses its part, nothing is moved in the others either. Raises the errors of ``move_offsets``, and WrongUse when the
+    request is committed in some of the shards and was followed there by another move."""
     if len(requests) > 1:  # a single one is checked by its own move
+        made = {shard.name: _made(shard, request) for shard, request in requests}
+        refuse_rest(requests[0][1].request_id, made)
         for shard, request in requests:
-            move_offsets(shard, request, host, only_check=True)
+            if made[shard.name] is None:
+                _planned(shard, request)
     return [move_offsets(shard, request, host, settings) for shard, request in requests]
 
 
-def move_offsets(
-    shard: Shard,
-    request: MoveRequest,
-    host: Host,
-    settings: GroupSettings | None = None,
-    *,
-    only_check: bool = False,
-) -> MoveReport:
+def move_offsets(shard: Shard, request: MoveRequest, host: Host, settings: GroupSettings | None = None) -> MoveReport:
     """Carry out the request in one shard. ``settings``: those of the group, None when there are none; they say where it starts,
-    from which a dry run counts. ``only_check``: report what it would move, without commit and without counting.
+    from which a dry run counts.
 
     Raises the WrongUse of ``request.moves`` and the errors of ``commit``. After StaleAttempt, when a window committed in
     between, the same request can be run again.
     """
     started_ms = host.now_ms()
-    shard.commitlog.refresh()
-    commits = shard.ctls_of_request(request.request_id, request.group, request.action)
-    if earlier := earlier_commit(request, commits):
-        return move_report(Status.ALREADY_COMMITTED, shard.name, earlier)
-    refuse_other_history(shard, shard.consumequeue)
-    positions = shard.positions()
-    moves = request.moves(ShardLookup(shard), positions)
+    if made := _made(shard, request):
+        return _made_before(shard, made)
+    positions, moves = _planned(shard, request)
     proposal = request.proposal(host.new_commit_id(), positions, moves)
-    if only_check:
-        return move_report(Status.DRY_RUN, shard.name, proposal.ctl)
     notes = (*_time_notes(shard, request, started_ms), *move_notes(positions, moves))
     if request.dry_run:
         sizes = move_sizes(shard, state_before(shard, request.group, settings), moves)
@@ -66,6 +62,29 @@ def move_offsets(
     committed = commit(shard, proposal, host, started_ms=started_ms)
     report = move_report(Status.COMMITTED, shard.name, committed.ctl, follow_up(shard, host))
     return replace(report, notes=notes)
+
+
+def _made(shard: Shard, request: MoveRequest) -> Made | None:
+    """What the request has committed in the shard, as of now."""
+    shard.commitlog.refresh()
+    commits = shard.ctls_of_request(request.request_id, request.group, request.action)
+    earlier = earlier_commit(request, commits)
+    if earlier is None:
+        return None
+    if is_last_move(earlier, shard.positions()):
+        return Made(earlier)
+    return Made(earlier, came_after(earlier, last_action_in(shard, request.group, MOVES)))
+
+
+def _made_before(shard: Shard, made: Made) -> MoveReport:
+    return replace(move_report(Status.ALREADY_COMMITTED, shard.name, made.ctl), notes=made.notes)
+
+
+def _planned(shard: Shard, request: MoveRequest) -> tuple[Positions, tuple[Moved, ...]]:
+    """The moves of the request, and the positions that they were planned from. Raises WrongUse."""
+    refuse_other_history(shard, shard.consumequeue)
+    positions = shard.positions()
+    return positions, request.moves(ShardLookup(shard), positions)
 
 
 def _time_notes(shard: Shard, request: MoveRequest, now_ms: int) -> list[str]:

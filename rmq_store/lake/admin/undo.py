@@ -9,12 +9,11 @@ from rmq_store.admin.undo import (
     ACTIONS,
     UndoRequest,
     chosen_actions,
-    is_last_move,
-    last_action,
     nothing_to_undo,
 )
 from rmq_store.commit.ctl import Action, Actor, Ctl
 from rmq_store.errors import WrongUse
+from rmq_store.lake.admin.last_action import last_action_in
 from rmq_store.lake.admin.offset_moves import move_in_all
 from rmq_store.lake.table.shard import Shard
 from rmq_store.settings.settings import GroupSettings
@@ -69,7 +68,7 @@ def actions_to_undo(
     for shard in shards:
         shard.commitlog.refresh()
     made = {shard.name: shard.ctls_of_request(request_id, group, Action.UNDO) for shard in shards}
-    last = {shard.name: ctl for shard in shards if (ctl := _last(shard, group)) is not None}
+    last = {shard.name: ctl for shard in shards if (ctl := last_action_in(shard, group)) is not None}
     if not any(made.values()):
         by_name = {shard.name: shard for shard in shards}
 
@@ -84,12 +83,3 @@ def actions_to_undo(
         commits = [ctl for action in ACTIONS for ctl in shard.ctls_of_request(undone_id, group, action)]
         undone += [(shard, ctl) for ctl in commits[:1] if made[shard.name] or last[shard.name] == ctl]
     return undone
-
-
-def _last(shard: Shard, group: str) -> Ctl | None:
-    """The group's last action in the shard. One that a clock far behind has dated is found only among all of its commits, which
-    are read where the group's epoch shows that something came later than the newest by the clocks."""
-    last = last_action(ctl for action in ACTIONS if (ctl := shard.last_ctl(group, action)) is not None)
-    if last is None or is_last_move(last, shard.positions()):
-        return last
-    return last_action(ctl for ctl in shard.ctls_since(0, group=group) if ctl.action in ACTIONS)
