@@ -8,12 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from rmq_store.admin.offset_moves import MoveReport
 from rmq_store.commit.positions import Outcome
 from rmq_store.errors import StaleAttempt
+from rmq_store.lake.admin.undo import actions_to_undo
+from rmq_store.lake.admin.undo import undo as undo_in
 from rmq_store.lake.commit import commit as commit_steps
+from rmq_store.lake.table.shard import Shard
 from rmq_store.log.record_encoder import encode, new_record
 from tests.faults.answers import Clock, clean_log_after_hours, other_commits, set_clock
-from tests.faults.stores import FIRST_STORED_MS, GROUP, LOG_FILE_BYTES, TOPIC, Lake, group_named
+from tests.faults.stores import FIRST_STORED_MS, GROUP, LOG_FILE_BYTES, OPERATOR, TOPIC, Lake, group_named
 
 EFFECTS = """
 def consume_message(msgs, context):
@@ -73,6 +77,43 @@ def test_of_two_resets_at_once_one_moves_the_offsets_and_the_other_is_told(
     assert lake.reset("2026-01-02-five", 5).status == "committed"
     assert lake.offsets() == {0: 5, 1: 5, 2: 5}
     assert lake.audit() == []
+
+
+def test_of_two_processes_with_the_same_reset_one_moves_and_the_other_says_so(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.consume()
+    first = []
+    at_step(monkeypatch, "4.decided", lambda: first.append(lake.reset("2026-01-02-three", 3)))
+    second = lake.reset("2026-01-02-three", 3)
+    assert (first[0].status, second.status, second.notes) == ("committed", "already_committed", ())
+    assert (second.moves, second.commit_id) == (first[0].moves, first[0].commit_id)
+    assert lake.commits("reset") == ["2026-01-02-three"]
+    assert lake.audit() == []
+
+
+def test_of_two_processes_with_the_same_undo_one_moves_and_the_other_says_so(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.consume()
+    before = lake.offsets()
+    lake.reset("2026-01-02-three", 3)
+
+    def undo() -> MoveReport:
+        shard = Shard(lake.store.root, lake.shard_name)
+        undone = actions_to_undo([shard], GROUP, "2026-01-02-back")
+        (report,) = undo_in(
+            undone, GROUP, lake.host, request_id="2026-01-02-back", actor=OPERATOR, reason="a test says so"
+        )
+        return report
+
+    first = []
+    at_step(monkeypatch, "4.decided", lambda: first.append(undo()))
+    second = undo()
+    assert (first[0].status, second.status, second.notes) == ("committed", "already_committed", ())
+    assert second.commit_id == first[0].commit_id
+    assert lake.offsets() == before
+    assert lake.commits("undo") == ["2026-01-02-back"]
 
 
 def test_a_request_whose_commit_was_cleaned_out_of_the_log_is_still_known(

@@ -16,6 +16,7 @@ from rmq_store.admin.undo import MOVES, is_last_move
 from rmq_store.commit.ctl import Moved
 from rmq_store.commit.positions import Positions
 from rmq_store.commit.request import Status
+from rmq_store.errors import StaleAttempt
 from rmq_store.lake.admin.last_action import last_action_in
 from rmq_store.lake.admin.move_sizes import move_sizes, state_before
 from rmq_store.lake.commit.commit import commit
@@ -59,7 +60,12 @@ def move_offsets(shard: Shard, request: MoveRequest, host: Host, settings: Group
     if request.dry_run:
         sizes = move_sizes(shard, state_before(shard, request.group, settings), moves)
         return replace(move_report(Status.DRY_RUN, shard.name, proposal.ctl), sizes=sizes, notes=notes)
-    committed = commit(shard, proposal, host, started_ms=started_ms)
+    try:
+        committed = commit(shard, proposal, host, started_ms=started_ms)
+    except StaleAttempt:
+        if made := _made(shard, request):  # another process has carried out the same request meanwhile
+            return _made_before(shard, made)
+        raise
     report = move_report(Status.COMMITTED, shard.name, committed.ctl, follow_up(shard, host))
     return replace(report, notes=notes)
 
