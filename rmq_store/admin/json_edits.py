@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from rmq_store.errors import BadData, WrongUse
+from rmq_store.utils.json_text import Item, items, refuse_constant, skip_blanks, value_end
 
 MOST_NESTED = 100
 """How deep a JSON body may be nested, and a pointer may go."""
@@ -39,22 +40,12 @@ class Pointer(NamedTuple):
         return cls(text, names)
 
 
-class _Member(NamedTuple):
-    """A member of an object or an element of an array, with its place in the text, ``[begin, end)``. It begins with the name of
-    a member; ``at``: where the value begins."""
-
-    name: str
-    begin: int
-    at: int
-    end: int
-
-
 class JsonBody:
     """A JSON text that is changed. Raises DoesNotApply for a text that is not JSON (RFC 8259), or nested too deep."""
 
     def __init__(self, text: str) -> None:
         try:
-            json.loads(text, parse_constant=_refuse_constant, parse_int=str, parse_float=str)
+            json.loads(text, parse_constant=refuse_constant, parse_int=str, parse_float=str)
         except ValueError:
             raise DoesNotApply("the body is not JSON") from None
         except RecursionError:
@@ -109,15 +100,15 @@ class JsonBody:
     def _place(self, pointer: Pointer) -> tuple[int, int]:
         """The value's place in the text, ``[begin, end)``."""
         if not pointer.names:
-            begin = _skip(self.text, 0)
-            return begin, _value_end(self.text, begin)
+            begin = skip_blanks(self.text, 0)
+            return begin, value_end(self.text, begin)
         _, member = self._within(pointer)
         return member.at, member.end
 
-    def _within(self, pointer: Pointer) -> tuple[Sequence[_Member], _Member]:
+    def _within(self, pointer: Pointer) -> tuple[Sequence[Item], Item]:
         """All members beside it, and the member or element itself."""
-        at = _skip(self.text, 0)
-        members: Sequence[_Member] = ()
+        at = skip_blanks(self.text, 0)
+        members: Sequence[Item] = ()
         member = None
         for name in pointer.names:
             members = self._members(at, pointer)
@@ -129,12 +120,12 @@ class JsonBody:
             raise _not_there(pointer)
         return members, member
 
-    def _members(self, at: int, pointer: Pointer) -> Sequence[_Member]:
+    def _members(self, at: int, pointer: Pointer) -> Sequence[Item]:
         if self.text[at] not in "{[":
             raise _not_there(pointer)
-        return list(_items(self.text, at))
+        return list(items(self.text, at))
 
-    def _named(self, members: Sequence[_Member], name: str, pointer: Pointer) -> _Member | None:
+    def _named(self, members: Sequence[Item], name: str, pointer: Pointer) -> Item | None:
         same = [member for member in members if member.name == name]
         if len(same) > 1:
             raise DoesNotApply(f"the body has the name {name!r:.100} of {pointer.text!r:.100} twice in one object")
@@ -158,41 +149,3 @@ def is_deep(text: str) -> bool:
         if depth > MOST_NESTED:
             return True
     return False
-
-
-def _refuse_constant(name: str) -> Any:
-    """NaN and Infinity, which Python reads and JSON does not have."""
-    raise ValueError(name)
-
-
-_BLANKS = re.compile(r"[ \t\n\r]*")
-# Numbers as text: Python refuses to convert one of very many digits.
-_DECODER = json.JSONDecoder(parse_int=str, parse_float=str)
-
-
-def _skip(text: str, at: int) -> int:
-    """The first place from ``at`` on that is not blank."""
-    match = _BLANKS.match(text, at)
-    return match.end() if match else at
-
-
-def _value_end(text: str, at: int) -> int:
-    return _DECODER.raw_decode(text, at)[1]
-
-
-def _items(text: str, at: int) -> Iterator[_Member]:
-    """The members of the object, or elements of the array, that begins there."""
-    is_object = text[at] == "{"
-    at = _skip(text, at + 1)
-    number = 0
-    while text[at] not in "}]":
-        begin, name = at, str(number)
-        if is_object:
-            name, at = _DECODER.raw_decode(text, at)
-            at = _skip(text, _skip(text, at) + 1)  # the colon
-        end = _value_end(text, at)
-        yield _Member(name, begin, at, end)
-        at = _skip(text, end)
-        if text[at] == ",":
-            at = _skip(text, at + 1)
-        number += 1

@@ -213,7 +213,10 @@ def refuse_other(request: RedriveRequest, parts: Sequence[Ctl]) -> None:
         conditions = dict.fromkeys(("from_ms", "until_ms", "original_topic", "where", "keys", "letters", *_OPTIONAL))
         requested = conditions | request.dead_letters.parameters() | _edit_parameters(request)
         requested |= {"to_topic": request.to_topic, "limit": request.limit}
-        refuse_other_request(request.request_id, json.loads(parts[0].parameters), requested)
+        committed = json.loads(parts[0].parameters)
+        if "edits" in committed:
+            committed["edits"] = MessageEdits.recorded(committed["edits"]).text
+        refuse_other_request(request.request_id, committed, requested)
 
 
 _OPTIONAL = ("edits", "all_or_nothing")
@@ -221,7 +224,7 @@ _OPTIONAL = ("edits", "all_or_nothing")
 
 
 def _edit_parameters(request: RedriveRequest) -> dict[str, Any]:
-    values = {"edits": request.edits.as_json(), "all_or_nothing": request.all_or_nothing}
+    values = {"edits": request.edits.text if request.edits else None, "all_or_nothing": request.all_or_nothing}
     return {name: value for name, value in values.items() if value}
 
 

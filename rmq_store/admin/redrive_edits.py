@@ -14,7 +14,8 @@
 | ``set_json`` | value by pointer | sets a member, or an element that is there; ``-`` is behind the last element |
 
 An edit that has nothing to act on does not apply: the property or the value is not there, the text does not occur, the body is
-not JSON, the value is not of the type. What no edit names in a JSON body stays as it is, byte by byte.
+not JSON, the value is not of the type. What no edit names in a JSON body stays as it is, byte by byte, and a value
+that is set is sent as it was written, digit by digit.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import MessageConst
 from rmq_store.message.properties import check_user_property
 from rmq_store.message.validators import check_body, check_properties
+from rmq_store.utils.json_text import JsonText, items
 
 MAX_BYTES = 16_384
 """The size of the edits as JSON, which the commits of the redrive record."""
@@ -58,6 +60,8 @@ class MessageEdits:
     remove_json: tuple[str, ...] = ()
     cast_json: Mapping[str, str] = field(default_factory=dict)
     set_json: Mapping[str, Any] = field(default_factory=dict)
+    """By pointer, what ``JsonText.of`` takes: a float is sent as Python writes it (12.50 as 12.5), a Decimal with all its
+    digits."""
 
     def __post_init__(self) -> None:
         for name in (*self.remove_property, *self.cast_property, *self.set_property):
@@ -75,10 +79,12 @@ class MessageEdits:
         if "" in self.remove_json:
             raise WrongUse("the pointer '' is the whole body, which cannot be removed: a message needs a body")
         try:
-            size = len(json.dumps(self.as_json(), ensure_ascii=False, allow_nan=False).encode())
+            texts = {pointer: JsonText.of(value) for pointer, value in self.set_json.items()}
+            object.__setattr__(self, "set_json", texts)  # it is frozen
+            size = len(self.text.encode())
         except (TypeError, ValueError, RecursionError) as error:
             raise WrongUse(f"the edits cannot be written as JSON in UTF-8: {error}") from None
-        if deep := [pointer for pointer, value in self.set_json.items() if is_deep(json.dumps(value))]:
+        if deep := [pointer for pointer, value in texts.items() if is_deep(value.text)]:
             raise WrongUse(f"the value for {deep[0]!r:.100} is nested more than {MOST_NESTED} levels deep")
         if size > MAX_BYTES:
             raise WrongUse(f"the edits are {size:,} bytes as JSON; the limit is {MAX_BYTES:,}, as commits record them")
@@ -91,12 +97,17 @@ class MessageEdits:
         """Whether the body may change."""
         return bool(self.replace_body_text or self.remove_json or self.cast_json or self.set_json)
 
-    def as_json(self) -> dict[str, Any]:
-        """The edits that are given, by kind: what ``of`` takes."""
+    @property
+    def text(self) -> str:
+        """The edits that are given, as JSON by kind, in their order: what commits record, and a file may hold."""
         values = {one.name: getattr(self, one.name) for one in fields(self)}
-        return {
-            name: list(value) if isinstance(value, tuple) else dict(value) for name, value in values.items() if value
-        }
+        return JsonText.of({name: value for name, value in values.items() if value}).text
+
+    @classmethod
+    def recorded(cls, value: object) -> MessageEdits:
+        """From a commit's parameter ``edits``: the text, or in older commits an object. Raises WrongUse for edits that this
+        version does not know."""
+        return cls.of(edits_of_text(value, is_json=True) if isinstance(value, str) else value or {})
 
     @classmethod
     def of(cls, values: object) -> MessageEdits:
@@ -115,13 +126,43 @@ class MessageEdits:
 def edits_of_text(text: str, *, is_json: bool) -> dict[str, Any]:
     """The edits by kind of a file in JSON or TOML, as ``MessageEdits.of`` takes them. Raises WrongUse."""
     try:
-        values = json.loads(text) if is_json else tomllib.loads(text)
+        values = _of_json_text(text) if is_json else tomllib.loads(text, parse_float=_toml_number)
     except (ValueError, RecursionError) as error:
         raise WrongUse(f"the edits are not valid {'JSON' if is_json else 'TOML'}: {error}") from None
     MessageEdits.of(values)
     if not values:
         raise WrongUse("the file has no edits: every message would be sent as it is")
     return dict(values)
+
+
+def _of_json_text(text: str) -> Any:
+    """The values of ``set_json`` are kept as text. Raises ValueError for a text that is not JSON, or names a place twice."""
+    text = JsonText.parse(text).text
+    if not text.startswith("{"):
+        return json.loads(text)
+    return {kind: _of_kind(kind, of_kind) for kind, of_kind in _members(text).items()}
+
+
+def _of_kind(kind: str, text: str) -> Any:
+    members = _members(text) if text.startswith("{") else {}
+    if kind == "set_json" and text.startswith("{"):
+        return {pointer: JsonText(value) for pointer, value in members.items()}
+    return json.loads(text)
+
+
+def _members(text: str) -> dict[str, str]:
+    """The texts of an object's values by name. Raises ValueError for a name that occurs twice."""
+    found: dict[str, str] = {}
+    for member in items(text):
+        if member.name in found:
+            raise ValueError(f"{member.name!r:.100} occurs twice")
+        found[member.name] = text[member.at : member.end]
+    return found
+
+
+def _toml_number(text: str) -> JsonText:
+    """A float of TOML, with its digits. Raises ValueError for inf and nan, which JSON does not have."""
+    return JsonText.parse(text.replace("_", "").removeprefix("+"))
 
 
 def with_more(values: Mapping[str, Any], more: Mapping[str, Any]) -> MessageEdits:
@@ -182,7 +223,7 @@ def _edited_body(body: bytes | None, edits: MessageEdits) -> bytes:
         for pointer, type_ in edits.cast_json.items():
             json_body.replace(Pointer.parse(pointer), partial(_of_json, pointer=pointer, type_=type_))
         for pointer, value in edits.set_json.items():
-            json_body.set(Pointer.parse(pointer), json.dumps(value, ensure_ascii=False))
+            json_body.set(Pointer.parse(pointer), value.text)
         text = json_body.text
     return text.encode()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +11,7 @@ import typer
 from rmq_store.cli.input import read_text_input
 from rmq_store.cli.options import TIME
 from rmq_store.errors import WrongUse
+from rmq_store.utils.json_text import JsonText
 
 if TYPE_CHECKING:
     from rmq_store.admin.dead_letters import DeadLetterFilter, Place
@@ -37,7 +37,7 @@ def _pair(form: str, example: str, *, is_json: bool = False) -> Callable[[str], 
         if not equals:
             raise typer.BadParameter(f"{text!r:.100} is not an edit: write {form}, for example {example}")
         try:
-            return name, json.loads(value) if is_json else value
+            return name, JsonText.parse(value) if is_json else value
         except ValueError:
             raise typer.BadParameter(
                 f'{value!r:.100} is not JSON: text needs double quotes, for example {name}="text"'
@@ -157,7 +157,7 @@ class EditOptions:
             "--set-json",
             metavar="POINTER=JSON",
             parser=_pair("POINTER=JSON", "/price=12.5", is_json=True),
-            help="Set a value of a JSON body: /price=12.5, /name='\"text\"'. Repeatable.",
+            help="Set a value of a JSON body, as it is written here: /price=12.50, /name='\"text\"'. Repeatable.",
             rich_help_panel=EDITS,
         ),
     ] = None

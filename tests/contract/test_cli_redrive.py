@@ -147,6 +147,27 @@ def test_copies_are_edited_and_a_dry_run_shows_it_before(imported: Rmq) -> None:
     assert imported.json("audit", "--full")["audit"] == []
 
 
+def test_json_values_are_sent_and_recorded_as_they_are_written(imported: Rmq) -> None:
+    group = a_group_with_letters(imported)
+    file, number = imported.folder / "edits.json", "123456789.123456789123456789"
+    file.write_text('{"set_json": {"": {"b":12.50,"a":1.0,"a":2}}}')
+    edits = ["--edit", str(file), "--set-json", f"/z={number}", "--set-json", "/y=-0"]
+    one = ["redrive", "-g", group, "--all", "--limit", "1", *edits]
+    (preview,) = imported.json(*one, "--dry-run")["previews"]
+    body = f'{{"b":12.50,"a":1.0,"a":2,"z":{number},"y":-0}}'
+    assert [change["after"] for change in preview["changes"]] == [body]
+    assert imported.json(*one, "--reason", "x")["letters"] == 1
+    (row,) = imported.json(
+        "sql", f"select parameters ->> 'edits' as edits from redrives where group_name = '{group}' and state = 'sent'"
+    )
+    assert row["edits"] == f'{{"set_json": {{"": {{"b":12.50,"a":1.0,"a":2}}, "/z": {number}, "/y": -0}}}}'
+    (copy,) = imported.json(
+        "sql", f"select decode(body) as body from message_rows where topic = '%RETRY%{group}' and cause = 'redrive'"
+    )
+    assert copy["body"] == body
+    assert imported.json("audit", "--full")["audit"] == []
+
+
 def test_edits_may_be_in_a_file_and_one_is_given_once(imported: Rmq) -> None:
     group = a_group_with_letters(imported)
     toml, json_file = imported.folder / "edits.toml", imported.folder / "edits.json"
@@ -164,6 +185,7 @@ def test_edits_may_be_in_a_file_and_one_is_given_once(imported: Rmq) -> None:
         (["--set-property", "a=1", "--set-property", "a=2"], "--set-property names the same place twice"),
         (["--set-property", "a"], "'a' is not an edit: write NAME=VALUE, for example region=eu"),
         (["--set-json", "/a=b"], "'b' is not JSON: text needs double quotes"),
+        (["--set-json", "/a=-Infinity"], "'-Infinity' is not JSON"),
         (["--cast-json", "/a=date"], "cannot be cast to 'date'; known types: int, number, boolean, string"),
         (["--set-property", "UNIQ_KEY=x"], "property UNIQ_KEY belongs to RocketMQ"),
         (["--edit", str(imported.folder / "none.toml")], "cannot be read"),

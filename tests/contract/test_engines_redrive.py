@@ -491,7 +491,7 @@ def test_a_copy_has_the_edits_and_the_dead_letter_stays_as_it_is(world: World) -
     assert (copy.row.tags, copy.row.tags_code) == ("old", tags_code("old"))
     assert world.dead_letters() == before
     (ctl,) = [ctl for ctl in world.ctls() if ctl.action is Action.REDRIVE]
-    assert ctl.parameter("edits") == CHEAPER.as_json()
+    assert ctl.parameter("edits") == CHEAPER.text
     seen: list[tuple[bytes | None, str | None]] = []
 
     def listener(msgs: list[MessageExt], context: Any) -> str:

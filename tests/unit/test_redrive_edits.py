@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from rmq_store.admin.json_edits import DoesNotApply, JsonBody, Pointer
 from rmq_store.admin.redrive_edits import Content, MessageEdits, edited, edits_of_text
 from rmq_store.errors import WrongUse
+from rmq_store.utils.json_text import JsonText
 
 PROPERTIES = {"UNIQ_KEY": "U1", "TAGS": "new", "region": "eu", "price": " +012 ", "vip": "TRUE", "name": "12 EUR"}
 BODY = b'{ "price": "12.50", "items": [1, {"sku": "a"}, 3], "n": 1.0, "ok": true, "none": null, "a/b": {"~": 1} }'
@@ -170,6 +172,8 @@ def nested(depth: int) -> Any:
         ({"set_property": {"a": "x" * 20_000}}, "the edits are 20,027 bytes as JSON; the limit is 16,384"),
         ({"set_json": {"/a": "\ud800"}}, "cannot be written as JSON in UTF-8"),
         ({"set_json": {"/a": float("nan")}}, "cannot be written as JSON"),
+        ({"set_json": {"/a": Decimal("NaN")}}, "cannot be written as JSON"),
+        ({"set_json": {"/a": {1: 2}}}, "the name 1 of a member is not text"),
         ({"set_json": {"/a": nested(101)}}, "the value for '/a' is nested more than 100 levels deep"),
         ({"set_json": {"/a": nested(5000)}}, "cannot be written as JSON"),
         ({"set_json": {"a": 1}}, "'a' is not a JSON pointer: it begins with a slash"),
@@ -208,8 +212,8 @@ def test_the_checksum_of_another_body_is_removed() -> None:
 def test_edits_are_recorded_as_they_are_given() -> None:
     given_edits = {"remove_property": ["a"], "set_json": {"/b": [1, {"c": None}]}, "cast_json": {"/d": "int"}}
     edits = MessageEdits.of(given_edits)
-    assert (edits.as_json(), bool(edits), edits.of_body) == (given_edits, True, True)
-    assert MessageEdits.of(edits.as_json()) == edits
+    assert (json.loads(edits.text), bool(edits), edits.of_body) == (given_edits, True, True)
+    assert MessageEdits.recorded(edits.text) == MessageEdits.recorded(given_edits) == edits
     assert not MessageEdits.of({"set_property": {}})
 
 
@@ -251,6 +255,76 @@ def test_a_text_that_is_edited_is_that_of_the_edited_value(
             text.set(pointer, json.dumps(new))
             parent[key] = new
         assert json.loads(text.text) == parsed
+
+
+EXACT = (
+    "123456789.123456789123456789",
+    "12.50",
+    "1E2",
+    "-0",
+    "1E400",
+    "9" * 5000,
+    '{"a":1.0,"a":2}',
+    '[1.0, "\\u00e9"]',
+    '{ "b": 0.10,\n "a": null }',
+)
+
+
+@pytest.mark.parametrize("text", EXACT)
+def test_json_is_sent_and_recorded_as_it_was_written(text: str) -> None:
+    edits = MessageEdits.of(edits_of_text(f'{{"set_json": {{"/n": {text} , "/m": "x"}}}}', is_json=True))
+    assert edits == MessageEdits(set_json={"/n": JsonText.parse(f" {text}\n"), "/m": "x"})
+    for one in (edits, MessageEdits.recorded(edits.text)):
+        assert after_json(one) == f'{{"n":{text},"m":"x"}}'
+
+
+def after_json(edits: MessageEdits) -> str:
+    return (edited(Content({}, b"{}"), edits).body or b"").decode()
+
+
+@pytest.mark.parametrize("number", ["12.50", "1e2", "-0.0", "123456789.123456789123456789"])
+def test_a_float_of_toml_keeps_its_digits(number: str) -> None:
+    edits = MessageEdits.of(edits_of_text(f"[set_json]\n'/n' = [{{ x = {number} }}]", is_json=False))
+    assert after_json(edits) == f'{{"n":[{{"x": {number}}}]}}'
+
+
+def test_a_float_of_toml_loses_only_what_json_does_not_have() -> None:
+    edits = MessageEdits.of(edits_of_text("set_json = { '/n' = +1_000.50 }", is_json=False))
+    assert after_json(edits) == '{"n":1000.50}'
+
+
+def test_in_python_a_float_is_written_as_python_writes_it_and_a_decimal_with_its_digits() -> None:
+    edits = MessageEdits(set_json={"/f": 12.50, "/d": {"x": Decimal("12.50"), "y": [Decimal("1E+2")]}})
+    assert after_json(edits) == '{"f":12.5,"d":{"x": 12.50, "y": [1E+2]}}'
+
+
+def test_edits_are_recorded_in_the_order_in_which_they_are_made() -> None:
+    edits = MessageEdits(replace_body_text={"b": "c", "a": "b"}, set_json={"/z": {"y": 1, "x": 2}, "/w": 1})
+    message = Content({}, b'{"a":"b"}')
+    assert edited(message, MessageEdits.recorded(edits.text)) == edited(message, edits)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('{"set_json": {"/a": NaN}}', "not valid JSON: JSON has no NaN"),
+        ('{"set_json": {"/a": "\\ud800"}}', "not valid JSON"),
+        ('{"set_json": {"/a": 1, "/\\u0061": 2}}', "'/a' occurs twice"),
+        ('{"set_property": {"a": "1", "a": "2"}}', "'a' occurs twice"),
+        ('{"set_json": {"/a": 1}, "set_json": {}}', "'set_json' occurs twice"),
+        ("[]", "edits are a table by kind"),
+        ('{"set_json": [1.0]}', "set_json is a table"),
+    ],
+)
+def test_a_json_file_of_edits_that_is_refused(text: str, problem: str) -> None:
+    with pytest.raises(WrongUse, match=problem):
+        edits_of_text(text, is_json=True)
+
+
+@pytest.mark.parametrize("number", ["nan", "-inf"])
+def test_toml_has_numbers_that_json_has_not(number: str) -> None:
+    with pytest.raises(WrongUse, match="not valid TOML"):
+        edits_of_text(f"set_json = {{ '/a' = {number} }}", is_json=False)
 
 
 @pytest.mark.parametrize(("text", "is_json"), [("", False), ("# none yet\n", False), ("{}", True)])
