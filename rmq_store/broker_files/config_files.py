@@ -25,6 +25,9 @@ TOPIC_GROUP_SEPARATOR: Final = "@"
 _LONGS: Final = ("born_time", "dead_time", "client_version")
 _FIELDS_OF_OFFSETS: Final = ("offsetTable", "dataVersion", "groupTopicMap", "pullOffsetTable")
 
+EMPTY_TABLE: Final = ": an empty table is used, as RocketMQ would"
+"""The end of the note where neither the file nor its ``.bak`` has a table."""
+
 OffsetTable = Mapping[str, Mapping[int, int]]
 T = TypeVar("T")
 
@@ -195,7 +198,7 @@ def chosen_config(
         return ConfigFile(
             parse_text(""),
             None,
-            f"{main} {why_not_main} and {bak} {why_not_bak}: an empty table is used, as RocketMQ would",
+            f"{main} {why_not_main} and {bak} {why_not_bak}{EMPTY_TABLE}",
         )
     try:
         return ConfigFile(parse_text(text), bak, f"{main} {why_not_main}: {bak} is used, as RocketMQ would")

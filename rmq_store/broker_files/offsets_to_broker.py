@@ -13,6 +13,7 @@ from enum import Enum, auto
 from pathlib import Path
 
 from rmq_store.broker_files.config_files import (
+    EMPTY_TABLE,
     ConfigFile,
     DataVersion,
     OffsetTable,
@@ -265,8 +266,10 @@ def _present(path: Path, form: OffsetForm, how: How) -> ConfigFile[tuple[OffsetT
             raise
         return ConfigFile(({}, DataVersion()), None, "")
     if present.used is None and how is not How.OVERWRITE and (_text_of(str(path)) or "").strip():
+        end = "remove it and export again" if how is How.MERGE else "give --overwrite"
         raise BadData(
-            f"{present.note}. Nothing was written. Restore {form.name}; --overwrite would discard what only it knows."
+            f"{present.note.removesuffix(EMPTY_TABLE)}. Nothing was written. Restore {form.name}; to discard what only it "
+            f"knows, {end}."
         )
     return present
 

@@ -61,7 +61,7 @@ def maintain(
 ) -> None:
     """Keep the tables fast: run it every day.
 
-    Removes old messages where the settings have a table [[retention]], joins the small files that each commit leaves, writes
+    Removes old messages where the settings have a table [\\[retention]], joins the small files that each commit leaves, writes
     checkpoints, deletes log entries that no process needs, and data files that nothing names. Safe at any time, beside running
     windows: what these may need is never deleted, and none of them is overtaken.
     """

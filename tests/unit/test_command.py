@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import pytest
 import typer
+from rich.text import Text
 
 from rmq_store.cli.app import app
 from rmq_store.cli.command import add_command
@@ -53,6 +55,20 @@ def test_the_help_shows_the_fields_of_inherited_groups_too(capsys: pytest.Captur
     run("--help")
     shown = capsys.readouterr().out
     assert [text for text in ("--where", "--fast", "--count", "Show it.", "show x") if text not in shown] == []
+
+
+def texts_of(command: Any) -> Iterator[str]:
+    """The texts of the help of a command, its options and its subcommands."""
+    yield from (text for text in (command.help, command.epilog) if text)
+    yield from (text for one in command.params if (text := getattr(one, "help", None)))
+    for subcommand in getattr(command, "commands", {}).values():
+        yield from texts_of(subcommand)
+
+
+def test_no_bracket_of_a_help_is_taken_for_markup() -> None:
+    texts = list(texts_of(typer.main.get_command(app)))
+    assert len(texts) > 200
+    assert [text for text in texts if Text.from_markup(text).plain.count("[") < text.count("[")] == []
 
 
 def test_no_command_has_more_parameters_than_one_reads_at_a_glance() -> None:

@@ -102,15 +102,16 @@ def test_a_merged_file_is_newer_than_the_one_before(tmp_path: Path) -> None:
     assert [one.name for one in tmp_path.iterdir() if one.name.endswith(".tmp")] == []
 
 
-@pytest.mark.parametrize("how", [How.KEEP, How.MERGE])
+@pytest.mark.parametrize(("how", "end"), [(How.KEEP, "give --overwrite"), (How.MERGE, "remove it and export again")])
 @pytest.mark.parametrize("text", ["garbage", '{"offsetTable":{"T@here":{0:', '{"offsetTable":{"T@here":null}}'])
-def test_a_file_that_cannot_be_read_is_left_alone(tmp_path: Path, how: How, text: str) -> None:
+def test_a_file_that_cannot_be_read_is_left_alone(tmp_path: Path, how: How, end: str, text: str) -> None:
     path = tmp_path / "consumerOffset.json"
     path.write_text(text)
-    with pytest.raises(
-        BadData, match=r"consumerOffset\.json cannot be read .*--overwrite would discard what only it knows"
-    ):
+    with pytest.raises(BadData, match=r"consumerOffset\.json cannot be read ") as refused:
         planned(path, how)
+    assert str(refused.value).endswith(
+        f"{path}.bak is missing. Nothing was written. Restore consumerOffset.json; to discard what only it knows, {end}."
+    )
     assert path.read_text() == text
     assert planned(path, How.OVERWRITE)
 
