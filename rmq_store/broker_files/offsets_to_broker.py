@@ -177,16 +177,23 @@ class OffsetWrite:
 def planned_writes(
     file: Path, offsets: KnownOffsets, delays: KnownOffsets, version: DataVersion, how: How
 ) -> tuple[OffsetWrite, OffsetWrite]:
-    """A broker's ``consumerOffset.json`` and the ``delayOffset.json`` beside it. Raises as ``planned_write``, for either."""
-    beside = file.with_name(DELAY_OFFSETS.name)
-    if file == beside:
+    """A broker's ``consumerOffset.json`` and the ``delayOffset.json`` beside it. Raises as ``planned_write``, for either.
+
+    A ``file`` of another name has its delay levels in ``delayOffset-<name>``, and a note says so: exports of several brokers in
+    one folder do not share them.
+    """
+    if file.name == DELAY_OFFSETS.name:
         raise WrongUse(
             f"{file} is the file of the delay levels: give the path of {CONSUMER_OFFSETS.name}, they are written beside it"
         )
-    return (
-        planned_write(file, CONSUMER_OFFSETS, offsets, version, how),
-        planned_write(beside, DELAY_OFFSETS, delays, version, how),
-    )
+    is_brokers = file.name == CONSUMER_OFFSETS.name
+    beside = file.with_name(DELAY_OFFSETS.name if is_brokers else f"{Path(DELAY_OFFSETS.name).stem}-{file.name}")
+    groups = planned_write(file, CONSUMER_OFFSETS, offsets, version, how)
+    levels = planned_write(beside, DELAY_OFFSETS, delays, version, how)
+    if not is_brokers:
+        named = f"the delay levels are in {beside}: a broker reads the two as {CONSUMER_OFFSETS.name} and {DELAY_OFFSETS.name}"
+        levels = replace(levels, notes=(*levels.notes, named))
+    return groups, levels
 
 
 def write_both(planned: Iterable[OffsetWrite]) -> list[bool]:

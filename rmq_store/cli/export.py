@@ -46,7 +46,8 @@ def export(
 
     consumerOffset.json has the offsets that were committed in this store on the broker's queues and, where there are none, the
     broker's own as the last import read them. delayOffset.json has how far its delay levels were delivered; after a cutover
-    that is how far this store delivered them.
+    that is how far this store delivered them. For a FILE of another name, such as out.json, it is delayOffset-out.json, so that
+    several brokers may be exported into one folder.
 
     A FILE with another group or a later offset is not overwritten. With --merge the file's other keys stay; an offset
     committed in this store wins, and notes list each one that it lowers; an imported offset, or that of a delay level,

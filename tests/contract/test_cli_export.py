@@ -88,14 +88,16 @@ def test_a_deleted_group_stays_the_brokers_until_its_cut_over(imported: Rmq, con
 OBSERVED_LEVELS = {1: 56, 2: 6, 3: 432, 4: 154, 5: 127, 6: 3, 7: 3, 17: 0, 18: 0}
 
 
-def levels_in(folder: Path) -> Mapping[int, int]:
-    return parse_delay_offsets((folder / "delayOffset.json").read_text())
+def levels_in(folder: Path, name: str = "delayOffset.json") -> Mapping[int, int]:
+    return parse_delay_offsets((folder / name).read_text())
 
 
 def test_before_the_cut_over_the_delay_levels_stand_where_the_broker_had_them(imported: Rmq, config: Path) -> None:
     text = (config / "delayOffset.json").read_text()
     done = imported.json(*EXPORT, "out.json")
-    assert (levels_in(imported.folder), done["waiting_levels"], done["waiting_retries"]) == (OBSERVED_LEVELS, 162, {})
+    assert done["delay_file"] == "delayOffset-out.json"
+    levels = levels_in(imported.folder, "delayOffset-out.json")
+    assert (levels, done["waiting_levels"], done["waiting_retries"]) == (OBSERVED_LEVELS, 162, {})
     merged = imported.json(*EXPORT, "--merge", str(config / "consumerOffset.json"))
     assert (merged["changed"], (config / "delayOffset.json").read_text()) == (False, text)
 

@@ -217,6 +217,25 @@ def both(file: Path) -> tuple[OffsetWrite, OffsetWrite]:
     return planned_writes(file, KNOWN, LEVELS, VERSION, How.MERGE)
 
 
+def test_exports_of_two_brokers_into_one_folder_share_no_file(tmp_path: Path) -> None:
+    levels = {"b": {3: 432, 18: 15}, "a": {3: 433, 18: 16}}  # a's file would be a newer one of b
+    for broker, reached in levels.items():
+        delays = KnownOffsets(observed=DELAY_OFFSETS.parse(delay_offsets_text(reached, VERSION)), never_back=True)
+        planned = planned_writes(tmp_path / f"{broker}.json", KNOWN, delays, VERSION, How.KEEP)
+        assert write_both(planned) == [True, True]
+        (note,) = planned[1].notes
+        assert note.startswith(
+            f"the delay levels are in {tmp_path}/delayOffset-{broker}.json: a broker reads the two as "
+        )
+    written = {broker: parse_delay_offsets((tmp_path / f"delayOffset-{broker}.json").read_text()) for broker in levels}
+    assert written == levels
+
+
+def test_beside_a_brokers_own_file_the_levels_have_the_brokers_name(tmp_path: Path) -> None:
+    _, levels = planned_writes(tmp_path / "consumerOffset.json", KNOWN, LEVELS, VERSION, How.KEEP)
+    assert (levels.path, levels.notes) == (tmp_path / "delayOffset.json", ())
+
+
 @pytest.mark.parametrize("name", ["consumerOffset.json", "delayOffset.json"])
 @pytest.mark.parametrize("end", ["", ".bak"])
 def test_neither_file_is_written_where_one_of_them_or_a_bak_is_a_folder(tmp_path: Path, name: str, end: str) -> None:
