@@ -152,12 +152,12 @@ def _of_kind(kind: str, text: str) -> Any:
 
 def _members(text: str) -> dict[str, str]:
     """The texts of an object's values by name. Raises ValueError for a name that occurs twice."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for member in items(text):
-        if member.name in found:
+        if member.name in texts:
             raise ValueError(f"{member.name!r:.100} occurs twice")
-        found[member.name] = text[member.at : member.end]
-    return found
+        texts[member.name] = text[member.at : member.end]
+    return texts
 
 
 def _toml_number(text: str) -> JsonText:
