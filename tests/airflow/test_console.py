@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from rmq_store.lake.table.store import LakeStore
 from scripts.airflow_home import AirflowHome
+from scripts.keeper import CHECKOUT
 from tests.airflow.conftest import CONSUME, WARNINGS_OF_AIRFLOW, in_a_new_process
 
 pytestmark = [pytest.mark.filterwarnings(ignored) for ignored in WARNINGS_OF_AIRFLOW]
@@ -115,3 +117,18 @@ print(json.dumps([client.get(path).status_code for path in ("/", "/console.js", 
 
 def test_where_airflow_does_not_say_who_the_user_is_nothing_is_open(airflow_home: AirflowHome) -> None:
     assert in_a_new_process(UNKNOWN_AIRFLOW, env=airflow_home.environment()) == [503, 503, 503]
+
+
+def test_the_forms_of_the_page_know_the_parameters_of_their_dags(dags: dict[str, Any]) -> None:
+    script = (CHECKOUT / "rmq_store" / "console" / "static" / "console.js").read_text()
+    constants = dict(re.findall(r'^const (\w+) = \["(\w+)", ', script, re.MULTILINE))
+    lines = script.partition("const FORMS = {\n")[2].partition("\n};")[0].splitlines()
+    forms = {line.split(":")[0].strip(): line for line in lines}
+    assert {"consume", "replay", "reset", "undo", "redrive"} <= set(forms)
+    for name, line in forms.items():
+        dag_id = re.search(r'dagId: "(\w+)"', line)
+        params = dags[dag_id[1] if dag_id else CONSUME].params
+        fields = re.findall(r'\["(\w+)", "', line)
+        switches = [param for constant, param in constants.items() if re.search(rf"[\[ ]{constant}[,\]]", line)]
+        assert {*fields, *switches} <= set(params), name
+        assert bool(switches) is (name in ("replay", "reset", "undo"))

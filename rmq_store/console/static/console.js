@@ -139,11 +139,15 @@ function List({ name, filters = {}, extra = {}, warn, onRows, empty = "Nothing."
 
 // --- actions: a form that triggers a DAG by Airflow's API ----------------------------------------------------------
 
+const APPROVE = ["approve", "Wait for an approval of the dry run", false];
+const DRY_MOVE = ["dry_run", "Dry run: only show what would move", true];
+// fields: name, title, needed. switches: name, title, how it is at first.
 const FORMS = {
   consume: (group, dagId) => ({ title: `Consume ${group}`, dagId, fixed: {}, fields: [["until", "Only messages stored before this time"], ["max_messages", "At most this many messages of each shard"]] }),
-  replay: (group) => ({ title: `Replay for ${group}`, dagId: "rmq_replay", fixed: { group }, fields: [["topic", "Topic", true], ["from", "From this time, such as 2026-01-31T12:00:00Z", true], ["until", "Until this time"], ["reason", "Reason"]] }),
+  replay: (group) => ({ title: `Replay for ${group}`, dagId: "rmq_replay", fixed: { group }, fields: [["topic", "Topic", true], ["from", "From this time, such as 2026-01-31T12:00:00Z", true], ["until", "Until this time"], ["reason", "Reason"]], switches: [["dry_run", "Dry run: only show what would be read", false], APPROVE, ["finish", "Then consume its retries, as they become due, until none is left", false]] }),
   reprocess: (group) => ({ title: `Another attempt of ${group}`, dagId: "rmq_replay", fixed: { group }, fields: [["reprocess", "Reason", true]] }),
-  reset: (group) => ({ title: `Reset offsets of ${group}`, dagId: "rmq_reset_offset", fixed: { group }, dryRun: true, fields: [["topic", "Topic", true], ["to", "To: time, offset, min or max", true], ["time", "Time"], ["offset", "Offset"], ["reason", "Reason, kept in the offset history", true]] }),
+  reset: (group) => ({ title: `Reset offsets of ${group}`, dagId: "rmq_reset_offset", fixed: { group }, fields: [["topic", "Topic", true], ["to", "To: time, offset, min or max", true], ["time", "Time"], ["offset", "Offset"], ["reason", "Reason, kept in the offset history", true]], switches: [DRY_MOVE, APPROVE] }),
+  undo: (group) => ({ title: `Undo the last action on ${group}`, dagId: "rmq_undo", fixed: { group }, fields: [["reason", "Reason, kept in the offset history", true]], switches: [DRY_MOVE, APPROVE, ["force", "Also when windows have consumed since", false]] }),
   redrive: (group, _, more) => ({ title: `Send dead letters of ${group} again`, dagId: "rmq_redrive_dlq", fixed: { group, ...more, dry_run: false }, fields: [["reason", "Reason, kept in the commit log", true]] }),
 };
 const RESET_TO = ["time", "offset", "min", "max"];
@@ -152,13 +156,12 @@ const WHOLE_NUMBERS = new Set(["max_messages", "offset"]);
 // suggested: texts by the name of a field; others may be written too.
 function ActionDialog({ form, suggested = {}, close, children }) {
   const [values, setValues] = useState({});
-  const [dryRun, setDryRun] = useState(true);
+  const [switches, setSwitches] = useState(Object.fromEntries((form.switches ?? []).map(([name, , initial]) => [name, initial])));
   const [state, setState] = useState({ busy: false, error: null, run: null });
   const missing = form.fields.some(([name, , needed]) => needed && !values[name]?.trim());
   const submit = async () => {
     const given = Object.entries(values).filter(([, text]) => text.trim() !== "");
-    const conf = { ...form.fixed, ...Object.fromEntries(given.map(([name, text]) => [name, WHOLE_NUMBERS.has(name) ? Number(text) : text.trim()])) };
-    if (form.dryRun) conf.dry_run = dryRun;
+    const conf = { ...form.fixed, ...switches, ...Object.fromEntries(given.map(([name, text]) => [name, WHOLE_NUMBERS.has(name) ? Number(text) : text.trim()])) };
     setState({ busy: true, error: null, run: null });
     try {
       const run = await trigger(form.dagId, conf);
@@ -175,7 +178,8 @@ function ActionDialog({ form, suggested = {}, close, children }) {
         h("label", { htmlFor: `rmq-${name}`, style: { display: "block", fontSize: "small" } }, title + (needed ? " *" : "")),
         h(Input, { id: `rmq-${name}`, size: "sm", required: needed === true, list: suggested[name] && `rmq-${name}-known`, value: values[name] ?? "", onChange: (event) => setValues((old) => ({ ...old, [name]: event.target.value })) }),
         suggested[name] && h("datalist", { id: `rmq-${name}-known` }, suggested[name].map((text) => h("option", { key: text, value: text }))))),
-      form.dryRun && h("label", null, h("input", { type: "checkbox", checked: dryRun, onChange: (event) => setDryRun(event.target.checked) }), " Dry run: only show what would move"),
+      form.switches?.map(([name, title]) => h("label", { key: name, style: { display: "block" } },
+        h("input", { type: "checkbox", checked: switches[name], onChange: (event) => setSwitches((old) => ({ ...old, [name]: event.target.checked })) }), ` ${title}`)),
       h(Failure, { error: state.error }),
       state.run && h(Text, { my: 2 }, "Triggered: ", h(RouterLink, { to: runPath(state.run) }, state.run.runId)),
       state.paused && h(Text, { my: 2, color: "orange.fg" }, "The DAG is paused: the run waits until you switch the DAG on."),
@@ -225,7 +229,7 @@ function Group({ group }) {
   const lag = useAnswer("api/lag", { group: [group] });
   const filters = { group };
   return h(Box, null,
-    h(Flex, { justify: "space-between", mb: 2, wrap: "wrap", gap: 2 }, h(Heading, { size: "md", overflowWrap: "anywhere" }, group), h(Actions, { group, names: actionsOf(group) })),
+    h(Flex, { justify: "space-between", mb: 2, wrap: "wrap", gap: 2 }, h(Heading, { size: "md", overflowWrap: "anywhere" }, group), h(Actions, { group, names: isReplay(group) ? actionsOf(group) : [...actionsOf(group), "undo"] })),
     h(To, { go: { page: "dead", group }, fontSize: "sm", mb: 2, display: "inline-block" }, "Dead letters of this group"),
     h(Failure, { error: lag.error }), h(Waiting, { when: lag.loading }), lag.data && h(Chart, { pairs: lag.data.lag[group] }),
     h(List, { name: "queues", filters, empty: "The group has no queue here." }),
