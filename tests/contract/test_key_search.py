@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmq_store.errors import StoreUnusable
+from rmq_store.errors import MissingFile
 from rmq_store.lake.maintain.compact import SETTLED_MS, CompactRequest, compact
 from rmq_store.lake.read.key_search import BOUNDS, KeySearch
 from rmq_store.lake.read.message_search import PLACE, messages_by_key, messages_by_unique_key
@@ -173,7 +173,7 @@ def test_a_file_outside_the_topic_or_the_time_is_not_opened(made: Bench) -> None
     assert chosen(made, "k", begin_ms=now_ms) == [[]]
     assert chosen(made, "k", end_ms=now_ms - 60_000) == [[]]
     assert chosen(made, "k", topic=QUEUE.topic, begin_ms=now_ms - 60_000, end_ms=now_ms) == [None]
-    with pytest.raises(StoreUnusable):
+    with pytest.raises(MissingFile):
         messages_by_key(of(made), QUEUE.topic, "k")
 
 
