@@ -48,7 +48,7 @@ class Preview(NamedTuple):
             return None
         positions = shard.positions()
         queues = [queue for topic in topics for queue in positions.queues_of(topic)]
-        return {queue: shown[key] for queue in queues if (key := _key(queue)) in shown}
+        return {queue: shown[queue.label] for queue in queues if queue.label in shown}
 
 
 def offsets_of(rows: Sequence[Answer], column: str) -> dict[str, dict[str, Any]]:
@@ -56,9 +56,5 @@ def offsets_of(rows: Sequence[Answer], column: str) -> dict[str, dict[str, Any]]
     offsets: dict[str, dict[str, Any]] = {}
     for row in rows:
         queue = MessageQueue(row["topic"], row["broker_name"], row["queue_id"])
-        offsets.setdefault(row["shard"], {})[_key(queue)] = row[column]
+        offsets.setdefault(row["shard"], {})[queue.label] = row[column]
     return offsets
-
-
-def _key(queue: MessageQueue) -> str:
-    return f"{queue.topic} {queue.broker_name}:{queue.queue_id}"

@@ -375,7 +375,7 @@ def import_offsets(
     new_offsets = {q: offset for q, offset in offsets_here.items() if topic in (None, q.topic) and q not in empty}
     if not new_offsets:
         raise WrongUse(f"{read.used} has no offset of {group}" + ("" if topic is None else f" in topic {topic}"))
-    if missing := [f"{q.topic} {q.broker_name}:{q.queue_id}" for q in unknown if q in new_offsets]:
+    if missing := [q.label for q in unknown if q in new_offsets]:
         raise WrongUse(
             f"{read.used} names queues that are not in this store: {listed(missing)}. Import their broker, or choose "
             "one topic with --topic"

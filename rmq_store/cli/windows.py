@@ -205,7 +205,7 @@ def consume(
         run = _Run(store, for_windows(engines), host, printer)
         consumptions = run.windows(shards, settings, request, scope)
     if unowned:
-        names = listed([f"{queue.topic} {queue.broker_name}:{queue.queue_id}" for queue in unowned])
+        names = listed([queue.label for queue in unowned])
         output.note(
             f"{settings.allocate_strategy} allocates to none of {alone.clients}, so that no consumer reads: {names}"
         )

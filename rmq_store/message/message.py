@@ -29,6 +29,11 @@ class MessageQueue:
             return NotImplemented
         return _java_order(self) < _java_order(other)
 
+    @property
+    def label(self) -> str:
+        """``topic broker:queue``, as answers and notes name it."""
+        return f"{self.topic} {self.broker_name}:{self.queue_id}"
+
     def __str__(self) -> str:
         return f"MessageQueue [topic={self.topic}, brokerName={self.broker_name}, queueId={self.queue_id}]"
 

@@ -191,8 +191,8 @@ class Consumption:
             "complete": last.complete,
             "messages": self.messages,
             "outcomes": {str(outcome): count for outcome, count in self.outcomes.items()},
-            "offsets": {_key(r.queue): r.end for r in ranges},
-            "ranges": {_key(r.queue): [begins[r.queue], r.end] for r in ranges},
+            "offsets": {r.queue.label: r.end for r in ranges},
+            "ranges": {r.queue.label: [begins[r.queue], r.end] for r in ranges},
             "retry_levels": {str(level): count for level, count in sorted(levels.items())},
             "next_retry_ms": min((one.deliver_at for one in delayed if one.deliver_at is not None), default=None),
             "commit_id": last.commit_id,
@@ -221,10 +221,6 @@ def queue_rows(shards: Sequence[Consumption]) -> tuple[list[dict[str, Any]], lis
     rows = [row for shard in shards for row in shard.rows()]
     outcomes = [str(outcome) for outcome in Outcome if any(row[outcome] for row in rows)]
     return rows, ["shard", "topic", "broker_name", "queue_id", "begin_offset", "end_offset", *outcomes]
-
-
-def _key(queue: MessageQueue) -> str:
-    return f"{queue.topic} {queue.broker_name}:{queue.queue_id}"
 
 
 def outcomes_of(shards: Sequence[Consumption]) -> dict[Outcome, int]:
