@@ -18,16 +18,14 @@ from __future__ import annotations
 
 from airflow.sdk import Param
 
-from rmq_store.airflow.dags import LONGEST_RUN, needed, optional, rmq_dag
+from rmq_store.airflow.dags import LONGEST_RUN, needed, optional, rmq_dag, switch
 from rmq_store.airflow.operators.import_store import RmqImportStoreOperator
 
 PARAMS = {
     "source": needed("Source", "The broker's store directory: a folder, or s3://bucket/prefix."),
     "broker_name": needed("Broker", "The broker's name (brokerName)."),
     "shard": optional("Shard", "The shard to import into. Default: the broker's name."),
-    "salvage": Param(
-        False, type="boolean", title="Salvage", description="Skip damaged records, and record what was skipped."
-    ),
+    "salvage": switch("Salvage", "Skip damaged records, and record what was skipped."),
     "max_body_bytes": optional(
         "Largest body", "In bytes, after decompression. Default: 64 MiB.", kind="integer", minimum=1
     ),

@@ -19,7 +19,7 @@ from typing import Any
 
 from airflow.sdk import Param
 
-from rmq_store.airflow.dags import LONGEST_RUN, Suggestions, moment, needed, optional, rmq_dag, skip_if_dry_run
+from rmq_store.airflow.dags import LONGEST_RUN, Suggestions, moment, needed, optional, rmq_dag, skip_if_dry_run, switch
 from rmq_store.airflow.operators.redrive import RmqRedriveOperator
 
 NAMES = {"type": "array", "items": {"type": "string", "minLength": 1}, "uniqueItems": True}
@@ -34,12 +34,7 @@ suggested = Suggestions.of_settings()
 
 PARAMS = {
     "group": needed("Group", suggested=suggested.groups),
-    "all": Param(
-        False,
-        type="boolean",
-        title="All",
-        description="All dead letters of the group. Otherwise select some with the fields below.",
-    ),
+    "all": switch("All", "All dead letters of the group. Otherwise select some with the fields below."),
     "from": moment("From", "Only messages that became dead letters at or after this time."),
     "until": moment("Until", "Only messages that became dead letters before this time."),
     "original_topic": optional(
@@ -84,11 +79,8 @@ PARAMS = {
         additionalProperties=False,
         examples=[{"cast_json": {"/price": "number"}, "set_property": {"region": "eu"}}],
     ),
-    "all_or_nothing": Param(
-        False,
-        type="boolean",
-        title="All or nothing",
-        description="Send nothing if the edits do not apply to a dead letter. Otherwise the others are sent.",
+    "all_or_nothing": switch(
+        "All or nothing", "Send nothing if the edits do not apply to a dead letter. Otherwise the others are sent."
     ),
     "rate": optional(
         "Rate",
@@ -102,7 +94,7 @@ PARAMS = {
         suggested=suggested.topics,
     ),
     "reason": needed("Reason", "Recorded permanently in the commit log."),
-    "dry_run": Param(True, type="boolean", title="Dry run", description="Only list what would be sent."),
+    "dry_run": switch("Dry run", "Only list what would be sent.", default=True),
 }
 
 

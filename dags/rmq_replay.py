@@ -21,8 +21,6 @@ Never scheduled: a person triggers it. `group` must be in `$RMQ_SETTINGS`, or be
 
 from __future__ import annotations
 
-from airflow.sdk import Param
-
 from rmq_store.airflow.dags import (
     LONGEST_RUN,
     Suggestions,
@@ -33,6 +31,7 @@ from rmq_store.airflow.dags import (
     optional,
     rmq_dag,
     skip_if_dry_run,
+    switch,
 )
 from rmq_store.airflow.operators.approve import RmqApprovalOperator
 from rmq_store.airflow.operators.replay import RmqFinishReplayOperator, RmqPlanReplayOperator, RmqReplayOperator
@@ -47,13 +46,8 @@ PARAMS = {
     "max_messages": max_messages(),
     "reason": optional("Reason", "Recorded permanently with the windows of the replay."),
     "reprocess": optional("Reprocess", "Reason to repeat the replay of the replay group given above."),
-    "finish": Param(
-        False,
-        type="boolean",
-        title="Finish",
-        description="Then consume its retries until none is left, as they become due.",
-    ),
-    "dry_run": Param(False, type="boolean", title="Dry run", description="Only show what would be read."),
+    "finish": switch("Finish", "Then consume its retries until none is left, as they become due."),
+    "dry_run": switch("Dry run", "Only show what would be read."),
     "approve": approve(),
 }
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from airflow.sdk import Param
 
-from rmq_store.airflow.dags import Suggestions, approve, moment, needed, optional, rmq_dag, skip_if_dry_run
+from rmq_store.airflow.dags import Suggestions, approve, moment, needed, optional, rmq_dag, skip_if_dry_run, switch
 from rmq_store.airflow.operators.approve import RmqApprovalOperator
 from rmq_store.airflow.operators.reset import RmqResetOffsetOperator
 
@@ -36,7 +36,7 @@ PARAMS = {
         description="BROKER:QUEUE, such as broker-a:0. Default: all queues of the topic.",
     ),
     "reason": needed("Reason", "Recorded permanently in the offset history."),
-    "dry_run": Param(True, type="boolean", title="Dry run", description="Only show what would move."),
+    "dry_run": switch("Dry run", "Only show what would move.", default=True),
     "approve": approve(),
 }
 

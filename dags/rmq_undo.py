@@ -19,23 +19,18 @@ Never scheduled: a person triggers it.
 
 from __future__ import annotations
 
-from airflow.sdk import Param
-
-from rmq_store.airflow.dags import Suggestions, approve, needed, optional, rmq_dag, skip_if_dry_run
+from rmq_store.airflow.dags import Suggestions, approve, needed, optional, rmq_dag, skip_if_dry_run, switch
 from rmq_store.airflow.operators.approve import RmqApprovalOperator
 from rmq_store.airflow.operators.undo import RmqUndoOperator
 
 PARAMS = {
     "group": needed("Group", suggested=Suggestions.of_settings().groups),
     "shard": optional("Shard", "Default: all shards that have the action."),
-    "force": Param(
-        False,
-        type="boolean",
-        title="Force",
-        description="Also when windows have consumed in its queues since: these messages are read again or skipped.",
+    "force": switch(
+        "Force", "Also when windows have consumed in its queues since: these messages are read again or skipped."
     ),
     "reason": needed("Reason", "Recorded permanently in the offset history."),
-    "dry_run": Param(True, type="boolean", title="Dry run", description="Only show what would move."),
+    "dry_run": switch("Dry run", "Only show what would move.", default=True),
     "approve": approve(),
 }
 

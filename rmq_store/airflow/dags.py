@@ -168,9 +168,14 @@ def max_messages() -> Param:
     return optional("Max messages", "At most this many messages from each shard.", kind="integer", minimum=1)
 
 
+def switch(title: str, description: str, *, default: bool = False) -> Param:
+    """True or false."""
+    return Param(default, type="boolean", title=title, description=description)
+
+
 def approve() -> Param:
     """The parameter ``approve`` of ``RmqApprovalOperator``."""
-    return Param(False, type="boolean", title="Approve", description="Wait for an approval of the dry run.")
+    return switch("Approve", "Wait for an approval of the dry run.")
 
 
 # --- tasks ------------------------------------------------------------------------------------------------------------

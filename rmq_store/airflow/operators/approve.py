@@ -38,10 +38,10 @@ class RmqApprovalOperator(ApprovalOperator):
 
     def execute(self, context: Context) -> Any:
         """Ask, unless there is no need."""
-        preview = Preview.of_task(context, self.preview_task)
         if self.use_run_params and context["params"].get("approve") is not True:
             self.log.info("the run asks for no approval")
             return None
+        preview = Preview.of_task(context, self.preview_task)
         if not preview.is_to_do:
             self.log.info("there is nothing to approve: %s", preview.nothing_to_do or "it was committed before")
             return None
