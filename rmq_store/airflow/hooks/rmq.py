@@ -64,6 +64,10 @@ class RmqHook(BaseHook):
             self.__dict__["deployment"] = _deployment_of(connection)  # where the cached property keeps it
         return self.deployment
 
+    def text_of(self, error: BaseException) -> str:
+        """Return the error in words, without secrets and control characters."""
+        return cleaned(f"{type(error).__name__}: {error}", self.secrets)
+
     @property
     def secrets(self) -> tuple[str, ...]:
         """Return the texts that no log and no answer may contain."""
@@ -85,7 +89,7 @@ class RmqHook(BaseHook):
             store = self.deployment.open_store()
             return True, f"store {store.store_id} with {len(store.shard_names())} shards"
         except Exception as error:
-            return False, cleaned(f"{type(error).__name__}: {error}", self.secrets)
+            return False, self.text_of(error)
 
     @property
     def _may_be_missing(self) -> bool:

@@ -11,7 +11,6 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from rmq_store.airflow.hooks.rmq import RmqHook
 from rmq_store.errors import RmqError
 from rmq_store.utils.host import Host
-from rmq_store.utils.redaction import cleaned
 
 if TYPE_CHECKING:
     from rmq_store.airflow.deployment import Deployment
@@ -58,7 +57,7 @@ class RmqDueTrigger(BaseEventTrigger):
                 if is_new:
                     yield TriggerEvent({"due": due})  # type: ignore[no-untyped-call]
             except (RmqError, OSError) as error:  # an error would end the trigger, and with it all later events
-                text = cleaned(f"{type(error).__name__}: {error}", hook.secrets)
+                text = hook.text_of(error)
                 self.log.warning("looking again in %s s: %s", self.poll_interval, text)
                 watched = None
             await asyncio.sleep(wait_s)

@@ -12,7 +12,6 @@ from rmq_store.airflow.group_state import lag_of
 from rmq_store.airflow.hooks.rmq import RmqHook
 from rmq_store.airflow.task import WORTH_A_RETRY
 from rmq_store.errors import RmqError
-from rmq_store.utils.redaction import cleaned
 
 
 class RmqLagTrigger(BaseTrigger):
@@ -65,6 +64,6 @@ class RmqLagTrigger(BaseTrigger):
                 self.log.info("lag of group %s: %s, waiting for %s", self.group, lag, self.at_most)
                 await asyncio.sleep(self.poll_interval)
         except RmqError as error:
-            text = cleaned(f"{type(error).__name__}: {error}", hook.secrets)
+            text = hook.text_of(error)
             payload = {"error": text, "retry": isinstance(error, WORTH_A_RETRY)}
         yield TriggerEvent(payload)  # type: ignore[no-untyped-call]

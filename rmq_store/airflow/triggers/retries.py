@@ -14,7 +14,6 @@ from rmq_store.airflow.task import WORTH_A_RETRY
 from rmq_store.commit.ctl import Actor
 from rmq_store.errors import RmqError
 from rmq_store.utils.host import Host
-from rmq_store.utils.redaction import cleaned
 from rmq_store.window.consume_request import ConsumeRequest
 
 if TYPE_CHECKING:
@@ -67,10 +66,10 @@ class RmqRetriesTrigger(BaseTrigger):
                 retries = await asyncio.to_thread(look, await hook.aread(), self.group, self.request_id)
             except (*WORTH_A_RETRY, OSError) as error:
                 wait_s = self.poll_interval
-                self.log.warning("looking again in %s s: %s", wait_s, _text(error, hook))
+                self.log.warning("looking again in %s s: %s", wait_s, hook.text_of(error))
                 continue
             except RmqError as error:
-                payload = {"error": _text(error, hook)}
+                payload = {"error": hook.text_of(error)}
                 break
             if retries.read or not retries.left:
                 break
@@ -99,7 +98,3 @@ def next_look_s(retries: Retries, now_ms: int, least_s: float) -> float:
     if retries.due or retries.next_due_ms is None:
         return least_s
     return max(least_s, min((retries.next_due_ms - now_ms) / 1000, LONGEST_S))
-
-
-def _text(error: Exception, hook: RmqHook) -> str:
-    return cleaned(f"{type(error).__name__}: {error}", hook.secrets)
