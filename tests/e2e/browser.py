@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
+from urllib.parse import quote
 
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
@@ -86,6 +87,11 @@ class Console:
         self.page.get_by_role("navigation", name="RocketMQ").wait_for()
         expect(self.page.locator("[aria-busy=true]")).to_have_count(0)
 
+    def answer(self, dag_id: str, run_id: str, answer: str) -> None:
+        """Answer what the task ``approve`` of a run asks, on its page. Airflow does not load this page again by itself."""
+        self.page.goto(f"{self.url}/dags/{dag_id}/runs/{quote(run_id)}/tasks/approve/required_actions")
+        self.page.get_by_role("button", name=answer).click()
+
     def theme(self, theme: Theme) -> None:
         """Airflow keeps the choice in the browser."""
         self.page.evaluate("theme => localStorage.setItem('theme', theme)", theme)
@@ -100,12 +106,14 @@ class Console:
         )
         return [dict(zip(rows[0], row, strict=True)) for row in rows[1:]]
 
-    def trigger(self, button: str, **fields: str) -> str:
-        """Fill in the form that a button of the console opens, trigger, and return the id of the run."""
+    def trigger(self, button: str, *switches: str, **fields: str) -> str:
+        """Fill in the form that a button of the console opens, click its switches, trigger, and return the id of the run."""
         self.page.get_by_role("button", name=button).click()
         form = self.page.get_by_role("dialog")
         for title, text in fields.items():
             form.get_by_label(title.replace("_", " ")).first.fill(text)
+        for title in switches:
+            form.get_by_label(title).click()
         form.get_by_role("button", name="Trigger").click()
         run = form.locator("a").inner_text()
         form.get_by_role("button", name="Close").click()

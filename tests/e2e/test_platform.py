@@ -424,6 +424,44 @@ def test_a_replay_from_a_timestamp(api: AirflowApi, store: Store, console: Conso
     say(dry_run["text"])
 
 
+def test_a_reset_waits_for_an_approval_and_is_undone(
+    platform: Platform, api: AirflowApi, store: Store, console: Console
+) -> None:
+    switch_on(api, "rmq_reset_offset", "rmq_undo")
+    columns = "topic, broker_name, queue_id, next_offset"
+    offsets = f"SELECT {columns} FROM consumer_offsets WHERE group_name = '{GROUP}' ORDER BY ALL"
+    before = store.rows(offsets)
+    after = [row | ({"next_offset": 0} if row["topic"] == "PaymentFlow" else {}) for row in before]
+    assert after != before
+    console.open(f"page=group&group={GROUP}")
+    asked = ("Dry run:", "Wait for an approval")
+    fields = {"Topic": "PaymentFlow", "To:": "min", "Reason": "a new price list"}
+    run_id = console.trigger(f"Reset {GROUP}", *asked, **fields)
+    wait_for_question(platform, api, "rmq_reset_offset", run_id)
+    assert store.rows(offsets) == before
+    console.answer("rmq_reset_offset", run_id, "Approve")
+    api.finish("rmq_reset_offset", run_id)
+    assert store.rows(offsets) == after
+    note = api.request("GET", f"/api/v2/dags/rmq_reset_offset/dagRuns/{quote(run_id)}")["note"]
+    assert f"approved by {USER}" in note
+    console.open(f"page=group&group={GROUP}")
+    run_id = console.trigger(f"Undo {GROUP}", *asked, Reason="the wrong group")
+    wait_for_question(platform, api, "rmq_undo", run_id)
+    console.answer("rmq_undo", run_id, "Reject")
+    api.finish("rmq_undo", run_id)
+    assert store.rows(offsets) == after
+    console.open(f"page=group&group={GROUP}")
+    run_id = console.trigger(f"Undo {GROUP}", "Dry run:", Reason="the wrong group")
+    api.finish("rmq_undo", run_id)
+    assert store.rows(offsets) == before
+    say("approved, an undo of it rejected, then undone")
+
+
+def wait_for_question(platform: Platform, api: AirflowApi, dag_id: str, run_id: str) -> None:
+    task = f"/api/v2/dags/{dag_id}/dagRuns/{quote(run_id)}/taskInstances/approve"
+    platform.wait_for(lambda: bool(api.request("GET", task)["state"] == "awaiting_input"), f"{dag_id} has not asked")
+
+
 def test_a_native_backfill_replays_an_interval_and_the_offsets_stay(
     platform: Platform, api: AirflowApi, store: Store
 ) -> None:
