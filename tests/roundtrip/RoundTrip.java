@@ -12,6 +12,7 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.MessageQueueSelector;
@@ -39,13 +40,15 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
  * </pre>
  *
  * A ledger is a file to which each process appends lines of fields with tabs between them; the first names the line:
- * {@code sent}, {@code unsure} (it may be stored or not) or {@code rolled-back} with key, topic and tag; {@code acked} or
- * {@code failed} with group, key, topic of the queue, queue id and queue offset. A message succeeds once it was retried as
+ * {@code sending} (it may be stored or not), {@code sent} (it is) or {@code rolled-back} with key, topic and tag; {@code acked}
+ * or {@code failed} with group, key, topic of the queue, queue id and queue offset. A message succeeds once it was retried as
  * often as its property {@code fails} says.
  */
 public final class RoundTrip {
     private static final int BIG = 5000;
     private static final int TIMEOUT_MS = 30_000;
+    /** ResponseCode.NO_MESSAGE, whose package differs between 4.9 and 5. */
+    private static final int NO_MESSAGE = 208;
     private static PrintStream ledger;
 
     public static void main(String[] args) {
@@ -142,14 +145,47 @@ public final class RoundTrip {
         return text.toString().getBytes(StandardCharsets.UTF_8);
     }
 
-    /** {@code action} sends the message; a message whose send raised may be stored or not. */
+    /** {@code action} sends the message; a message whose send raised, or was killed, may be stored or not. */
     private static void send(Message message, Sending action) {
+        noteSend("sending", message);
         try {
-            SendResult result = action.send();
-            noteSend(result.getSendStatus() == SendStatus.SEND_OK ? "sent" : "unsure", message);
+            if (action.isStored()) {
+                noteSend("sent", message);
+            }
         } catch (Exception error) {
             System.err.println(message.getKeys() + ": " + error);
-            noteSend("unsure", message);
+        }
+    }
+
+    private static boolean isStored(SendResult result) {
+        return result.getSendStatus() == SendStatus.SEND_OK;
+    }
+
+    /**
+     * A producer commits a transaction by a one-way request: what the send returns says nothing about it. So it counts as
+     * stored once the broker finds the message by its key.
+     */
+    private static boolean commit(TransactionMQProducer producer, Message half) throws Exception {
+        producer.sendMessageInTransaction(half, true);
+        long until = System.currentTimeMillis() + TIMEOUT_MS;
+        while (!isFound(producer, half)) {
+            if (System.currentTimeMillis() > until) {
+                throw new IllegalStateException("the broker does not find the committed message");
+            }
+            Thread.sleep(5);
+        }
+        return true;
+    }
+
+    private static boolean isFound(TransactionMQProducer producer, Message message) throws Exception {
+        try {
+            return !producer.queryMessage(message.getTopic(), message.getKeys(), 1, 0, Long.MAX_VALUE)
+                .getMessageList().isEmpty();
+        } catch (MQClientException error) {
+            if (error.getResponseCode() == NO_MESSAGE) {
+                return false;
+            }
+            throw error;
         }
     }
 
@@ -158,7 +194,7 @@ public final class RoundTrip {
     }
 
     private interface Sending {
-        SendResult send() throws Exception;
+        boolean isStored() throws Exception;
     }
 
     private static void produce(String nameServer, String round, int count) throws Exception {
@@ -176,20 +212,20 @@ public final class RoundTrip {
         List<Message> batch = new ArrayList<>();
         for (int i = 0; i < count; i++) {
             Message normal = message("RtNormal", round, i);
-            send(normal, () -> producer.send(normal));
+            send(normal, () -> isStored(producer.send(normal)));
             Message ordered = message("RtOrdered", round, i);
             int shard = i % 7;
-            send(ordered, () -> producer.send(ordered, byShard, shard));
+            send(ordered, () -> isStored(producer.send(ordered, byShard, shard)));
             Message delayed = message("RtDelayed", round, i);
             delayed.setDelayTimeLevel(1 + i % 5);
-            send(delayed, () -> producer.send(delayed));
+            send(delayed, () -> isStored(producer.send(delayed)));
             Message big = message("RtBig", round, i);
-            send(big, () -> producer.send(big));
+            send(big, () -> isStored(producer.send(big)));
             Message half = message("RtTransaction", round, i);
             if (i % 4 == 0) {
                 rollBack(transactions, half);
             } else {
-                send(half, () -> transactions.sendMessageInTransaction(half, true));
+                send(half, () -> commit(transactions, half));
             }
             batch.add(message("RtBatch", round, i));
             if (batch.size() == 10 || i == count - 1) {
@@ -211,14 +247,13 @@ public final class RoundTrip {
     }
 
     private static void sendBatch(DefaultMQProducer producer, List<Message> batch) {
-        String word = "unsure";
+        batch.forEach(message -> noteSend("sending", message));
         try {
-            word = producer.send(new ArrayList<>(batch)).getSendStatus() == SendStatus.SEND_OK ? "sent" : word;
+            if (isStored(producer.send(new ArrayList<>(batch)))) {
+                batch.forEach(message -> noteSend("sent", message));
+            }
         } catch (Exception error) {
             System.err.println("batch: " + error);
-        }
-        for (Message message : batch) {
-            noteSend(word, message);
         }
     }
 

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from rmq_store.utils.host import monotonic_ms
-from tests.roundtrip.books import Balance
 from tests.roundtrip.broker import RocketMQ, finish, rocketmq
 from tests.roundtrip.lake import ALL, CHECKOUT, Lake
 from tests.roundtrip.turns import TOPICS, Books, broker_turn, consumers, lake_turn, ledger_of, trim
@@ -69,7 +68,7 @@ def three_rounds(broker: RocketMQ, count: int) -> dict[str, Any]:
     lake.take_over(broker.store)
     lake.consume(ALL)
     lake.check()
-    return report_of(books.close(ledger_of(broker), lake), books)
+    return report_of(broker, lake, books)
 
 
 def one_import(broker: RocketMQ, count: int) -> dict[str, Any]:
@@ -77,13 +76,16 @@ def one_import(broker: RocketMQ, count: int) -> dict[str, Any]:
     broker.start(*TOPICS)
     broker_turn(broker, 1, count, count, kill=False)
     lake_turn(broker, lake, books, ALL, killed=False)
-    return report_of(books.close(ledger_of(broker), lake), books)
+    return report_of(broker, lake, books)
 
 
-def report_of(result: Balance, books: Books) -> dict[str, Any]:
+def report_of(broker: RocketMQ, lake: Lake, books: Books) -> dict[str, Any]:
+    written = ledger_of(broker)
+    result = books.close(written, lake)
     return {
         "sound": result.sound,
         "tried": result.tried,
+        "sends_that_were_cut": len(written.unsure),
         "lost": len(result.lost),
         "doubled": len(result.doubled),
         "repeated_after_a_kill": len(result.repeated),

@@ -50,9 +50,9 @@ class Ledger:
     """What producers and consumers of the broker wrote down."""
 
     sent: set[Sent] = field(default_factory=set)
-    """The broker has confirmed that it stored it."""
+    """The broker has stored it."""
     unsure: set[Sent] = field(default_factory=set)
-    """It may be stored or not."""
+    """A send began; it may be stored or not."""
     rolled_back: set[Sent] = field(default_factory=set)
     acked: list[Place] = field(default_factory=list)
     failed: list[Place] = field(default_factory=list)
@@ -61,7 +61,7 @@ class Ledger:
 def read_ledger(lines: Iterable[str]) -> Ledger:
     """Raises ValueError for a line of another kind; the last line of a process that was killed may be cut off."""
     ledger = Ledger()
-    sends = {"sent": ledger.sent, "unsure": ledger.unsure, "rolled-back": ledger.rolled_back}
+    sends = {"sent": ledger.sent, "sending": ledger.unsure, "rolled-back": ledger.rolled_back}
     reads = {"acked": ledger.acked, "failed": ledger.failed}
     for line in lines:
         if not line.endswith("\n"):
@@ -74,6 +74,7 @@ def read_ledger(lines: Iterable[str]) -> Ledger:
             reads[word].append(Place(group, key, topic, int(queue_id), int(offset)))
         else:
             raise ValueError(f"no line of a ledger: {line!r}")
+    ledger.unsure -= ledger.sent
     return ledger
 
 

@@ -24,6 +24,7 @@ SUBSCRIPTIONS = {
 _IDLE_MS = 6_000
 """A consumer ends when no message came for so long: longer than the last delay level."""
 _PATIENCE_MS = 120_000
+_NEVER_MS = 24 * 3600 * 1000
 
 
 @dataclass(slots=True)
@@ -79,9 +80,13 @@ def consumers(broker: RocketMQ, limit: int) -> subprocess.Popen[bytes]:
 
 def trim(broker: RocketMQ) -> int:
     """Lets the broker delete its old log files; how many that were. All their messages must be finished. The newest file stays,
-    and one that the broker has prepared for later."""
+    and one that the broker has prepared for later.
+
+    The broker must not check its transactions meanwhile: it would write a record for each that is older than the time for
+    which files are kept, and delete what it wrote before the lake imports it.
+    """
     before = log_files(broker)
-    broker.start(fileReservedTime=0)
+    broker.start(fileReservedTime=0, transactionCheckInterval=_NEVER_MS)
     broker.run("trim", broker.address)
     until = monotonic_ms() + _PATIENCE_MS
     while before[0] in log_files(broker):

@@ -40,7 +40,8 @@ def test_a_read_at_or_behind_the_stored_offset_may_come_again() -> None:
 
 
 def test_a_ledger_is_read_up_to_a_line_that_was_cut_off() -> None:
-    ledger = read_ledger(["sent\ta\tT\tTagA\n", "acked\tg\ta\tT\t0\t7\n", "unsure\tb\tT\tTagB\n", "acked\tg\tb"])
+    sends = ["sending\ta\tT\tTagA\n", "sent\ta\tT\tTagA\n", "sending\tb\tT\tTagB\n"]
+    ledger = read_ledger([*sends, "acked\tg\ta\tT\t0\t7\n", "acked\tg\tb"])
     assert ledger.sent == {Sent("a", "T", "TagA")}
     assert ledger.unsure == {Sent("b", "T", "TagB")}
     assert ledger.acked == [Place("g", "a", "T", 0, 7)]
