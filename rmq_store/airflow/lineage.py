@@ -40,16 +40,15 @@ def place_of(location: str) -> Place:
 
 
 def openlineage_of(lineage: Lineage | None) -> Any:
-    """The provider's ``OperatorLineage``; None without the provider, or for a task that recorded none."""
+    """The provider's ``OperatorLineage``, an empty one for a task that recorded none: the provider logs a warning for None.
+    None without the provider."""
     try:
         operator_lineage = import_module("airflow.providers.openlineage.extractors").OperatorLineage
         dataset = import_module("airflow.providers.common.compat.openlineage.facet").Dataset
     except ImportError:
         return None
-    if lineage is None:
-        return None
     inputs, outputs = (
         [dataset(namespace=place.namespace, name=place.name) for place in places]
-        for places in (lineage.inputs, lineage.outputs)
+        for places in ((lineage.inputs, lineage.outputs) if lineage else ((), ()))
     )
     return operator_lineage(inputs=inputs, outputs=outputs)

@@ -158,5 +158,7 @@ def test_lineage_names_topics_and_tables_where_openlineage_is_installed(
     assert task.get_openlineage_facets_on_complete(None) == OperatorLineage(
         [Dataset("rmq:s3://lake/store", "a/T")], [Dataset("s3://lake", "store/a/offsets")]
     )
+    task.lineage = None
+    assert task.get_openlineage_facets_on_complete(None) == OperatorLineage([], []), "the provider warns about None"
     place = place_of("/data/store")
     assert (place.namespace, place.name) == ("file", "/data/store")
