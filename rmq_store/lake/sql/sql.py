@@ -28,6 +28,7 @@ from rmq_store.lake.sql.query_limits import QueryLimits
 from rmq_store.lake.sql.relations import BASE_SQL, FILE_RELATIONS, SMALL_RELATIONS, LiveFiles, Snapshot, base_needs
 from rmq_store.lake.sql.sql_functions import FUNCTIONS
 from rmq_store.lake.sql.views import views, with_needs, words_of
+from rmq_store.lake.table import s3
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.object_store import TAIL_BYTES, Root
 from rmq_store.lake.table.range_file import RangeFile
@@ -302,7 +303,7 @@ def _unreadable(error: Exception, store: LakeStore) -> RmqError:
             table.read([path], columns=())
         except RmqError as reason:
             return reason
-    return StoreUnusable(f"{store.root.location} cannot be read: {text}")
+    return StoreUnusable(f"{store.root.location} cannot be read: {s3.with_remedy(text)}")
 
 
 def _register(

@@ -7,6 +7,7 @@ boto3 is imported where it is needed: its import takes a quarter of a second, wh
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
@@ -60,6 +61,8 @@ _CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN
 _CREATED_BY = "rmq-created-by"
 _CHECK_KEYS = "check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and what they are allowed to do"
 
+_ARROWS_CODE = re.compile(r"AWS Error (\w+) during")
+"""How Arrow's own client names S3's code: ACCESS_DENIED for AccessDenied."""
 _REMEDIES = {
     "NoSuchBucket": "create the bucket, or correct the root",
     "404": "create the bucket, or correct the root",
@@ -372,6 +375,14 @@ def in_words(error: ClientError) -> str:
     remedy = _REMEDIES.get(code_of(error))
     answer = f"S3 answered {error.operation_name} with {status} {code_of(error)} ({message})"
     return f"{answer}: {remedy}" if remedy else answer
+
+
+def with_remedy(text: str) -> str:
+    """An error of Arrow's own client, which may lack S3's words: it cuts an answer that is longer than what it asked for."""
+    match = _ARROWS_CODE.search(text)
+    code = match[1].replace("_", "").lower() if match else ""
+    remedy = next((remedy for name, remedy in _REMEDIES.items() if name.lower() == code), None)
+    return f"{text.rstrip(' :')}: {remedy}" if remedy else text
 
 
 def without_secrets(options: Options, text: str) -> str:
