@@ -64,9 +64,13 @@ PARAMS = {
     ),
     "edits": optional(
         "Edits",
-        "What is changed in the copies, by kind. A dead letter to which an edit does not apply is not sent; the view redrives "
-        "says why. docs/retry-life.md explains the kinds.",
-        kind="object",
+        "What is changed in the copies, by kind, as JSON: "
+        '{"cast_json": {"/price": "number"}, "set_property": {"region": "eu"}}. '
+        "A dead letter to which an edit does not apply is not sent; the view redrives says why. docs/retry-life.md explains "
+        "the kinds.",
+        kind=("string", "object"),  # of an object, Airflow itself reads the numbers, as floats
+        format="multiline",
+        pattern=r"^\s*(\{[\s\S]*\}\s*)?$",
         properties={
             "remove_property": NAMES,
             "cast_property": types("int", "number", "boolean"),
@@ -77,7 +81,6 @@ PARAMS = {
             "set_json": {"type": "object"},
         },
         additionalProperties=False,
-        examples=[{"cast_json": {"/price": "number"}, "set_property": {"region": "eu"}}],
     ),
     "all_or_nothing": switch(
         "All or nothing", "Send nothing if the edits do not apply to a dead letter. Otherwise the others are sent."

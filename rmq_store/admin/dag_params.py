@@ -229,7 +229,8 @@ def redrive_request(run: Run, params: Mapping[str, Any]) -> RedriveRequest:
     """A redrive of dead letters, from ``group, all, from, until, original_topic, keys, where, letters, limit, edits,
     all_or_nothing, rate, to_topic, reason, dry_run``.
 
-    ``letters``: ``["lake-broker-a:0:17"]``. A redrive is a dry run unless ``dry_run`` is false. Raises WrongUse.
+    ``letters``: ``["lake-broker-a:0:17"]``. ``edits``: a text of JSON, or an object. A redrive is a dry run unless ``dry_run``
+    is false. Raises WrongUse.
     """
     return RedriveRequest(
         group=_text(params, "group"),
@@ -247,7 +248,7 @@ def redrive_request(run: Run, params: Mapping[str, Any]) -> RedriveRequest:
         reason=_text(params, "reason"),
         to_topic=params.get("to_topic") or None,
         limit=_count(params, "limit"),
-        edits=MessageEdits.of(params.get("edits") or {}),
+        edits=MessageEdits.of_parameter(params.get("edits")),
         all_or_nothing=params.get("all_or_nothing") is True,
         rate=_count(params, "rate"),
         dry_run=params.get("dry_run") is not False,

@@ -215,7 +215,7 @@ def refuse_other(request: RedriveRequest, parts: Sequence[Ctl]) -> None:
         requested |= {"to_topic": request.to_topic, "limit": request.limit}
         committed = json.loads(parts[0].parameters)
         if "edits" in committed:
-            committed["edits"] = MessageEdits.recorded(committed["edits"]).text
+            committed["edits"] = MessageEdits.of_parameter(committed["edits"]).text
         refuse_other_request(request.request_id, committed, requested)
 
 

@@ -104,14 +104,17 @@ class MessageEdits:
         return JsonText.of({name: value for name, value in values.items() if value}).text
 
     @classmethod
-    def recorded(cls, value: object) -> MessageEdits:
-        """From a commit's parameter ``edits``: the text, or in older commits an object. Raises WrongUse for edits that this
-        version does not know."""
-        return cls.of(edits_of_text(value, is_json=True) if isinstance(value, str) else value or {})
+    def of_parameter(cls, value: object) -> MessageEdits:
+        """From the parameter ``edits`` of a DAG or of a commit: a text of JSON, whose numbers keep their digits, or an object,
+        as in older commits. None, a blank text and an empty object are no edits. Raises WrongUse, also for a kind of edit that
+        this version does not know."""
+        if isinstance(value, str):
+            value = edits_of_text(value, is_json=True) if value.strip() else None
+        return cls.of(value or {})
 
     @classmethod
     def of(cls, values: object) -> MessageEdits:
-        """From a file or a form: an object by kind. Raises WrongUse, which names what is wrong."""
+        """From an object by kind. Raises WrongUse, which names what is wrong."""
         if not isinstance(values, Mapping):
             raise WrongUse('edits are a table by kind, such as set_property = { region = "eu" }')
         kinds = [one.name for one in fields(cls)]
@@ -124,14 +127,14 @@ class MessageEdits:
 
 
 def edits_of_text(text: str, *, is_json: bool) -> dict[str, Any]:
-    """The edits by kind of a file in JSON or TOML, as ``MessageEdits.of`` takes them. Raises WrongUse."""
+    """The edits by kind of a text in JSON or TOML, as ``MessageEdits.of`` takes them. Raises WrongUse."""
     try:
         values = _of_json_text(text) if is_json else tomllib.loads(text, parse_float=_toml_number)
     except (ValueError, RecursionError) as error:
         raise WrongUse(f"the edits are not valid {'JSON' if is_json else 'TOML'}: {error}") from None
     MessageEdits.of(values)
     if not values:
-        raise WrongUse("the file has no edits: every message would be sent as it is")
+        raise WrongUse("these are no edits: every message would be sent as it is")
     return dict(values)
 
 

@@ -130,10 +130,17 @@ def needed(title: str, description: str | None = None, *, suggested: Sequence[st
 
 
 def optional(
-    title: str, description: str | None = None, *, kind: str = "string", suggested: Sequence[str] = (), **rules: Any
+    title: str,
+    description: str | None = None,
+    *,
+    kind: str | Sequence[str] = "string",
+    suggested: Sequence[str] = (),
+    **rules: Any,
 ) -> Param:
-    """A value of the JSON type ``kind``, or None; ``rules`` are keywords of JSON Schema, such as ``minimum``."""
-    return Param(None, type=["null", kind], title=title, description=description, **_examples(suggested), **rules)
+    """A value of the JSON type ``kind``, of several the first one in the form, or None; ``rules`` are keywords of JSON Schema,
+    such as ``minimum``."""
+    kinds = [kind] if isinstance(kind, str) else kind
+    return Param(None, type=["null", *kinds], title=title, description=description, **_examples(suggested), **rules)
 
 
 def _examples(suggested: Sequence[str]) -> dict[str, Any]:

@@ -322,6 +322,7 @@ BAD_PARAMS: list[tuple[str, dict[str, Any]]] = [
     ("rmq_redrive_dlq", {"group": "g", "reason": "r", "edits": {"set": {}}}),
     ("rmq_redrive_dlq", {"group": "g", "reason": "r", "edits": {"set_property": {"a": 1}}}),
     ("rmq_redrive_dlq", {"group": "g", "reason": "r", "edits": {"cast_json": {"/a": "date"}}}),
+    ("rmq_redrive_dlq", {"group": "g", "reason": "r", "edits": "/price=12.50"}),
     ("rmq_import_store", {"broker_name": "broker-a", "source": ""}),
     ("rmq_import_store", {"source": "x", "broker_name": "broker-a", "engine": "flink"}),
 ]

@@ -213,7 +213,7 @@ def test_edits_are_recorded_as_they_are_given() -> None:
     given_edits = {"remove_property": ["a"], "set_json": {"/b": [1, {"c": None}]}, "cast_json": {"/d": "int"}}
     edits = MessageEdits.of(given_edits)
     assert (json.loads(edits.text), bool(edits), edits.of_body) == (given_edits, True, True)
-    assert MessageEdits.recorded(edits.text) == MessageEdits.recorded(given_edits) == edits
+    assert MessageEdits.of_parameter(edits.text) == MessageEdits.of_parameter(given_edits) == edits
     assert not MessageEdits.of({"set_property": {}})
 
 
@@ -274,7 +274,7 @@ EXACT = (
 def test_json_is_sent_and_recorded_as_it_was_written(text: str) -> None:
     edits = MessageEdits.of(edits_of_text(f'{{"set_json": {{"/n": {text} , "/m": "x"}}}}', is_json=True))
     assert edits == MessageEdits(set_json={"/n": JsonText.parse(f" {text}\n"), "/m": "x"})
-    for one in (edits, MessageEdits.recorded(edits.text)):
+    for one in (edits, MessageEdits.of_parameter(edits.text)):
         assert after_json(one) == f'{{"n":{text},"m":"x"}}'
 
 
@@ -301,7 +301,7 @@ def test_in_python_a_float_is_written_as_python_writes_it_and_a_decimal_with_its
 def test_edits_are_recorded_in_the_order_in_which_they_are_made() -> None:
     edits = MessageEdits(replace_body_text={"b": "c", "a": "b"}, set_json={"/z": {"y": 1, "x": 2}, "/w": 1})
     message = Content({}, b'{"a":"b"}')
-    assert edited(message, MessageEdits.recorded(edits.text)) == edited(message, edits)
+    assert edited(message, MessageEdits.of_parameter(edits.text)) == edited(message, edits)
 
 
 @pytest.mark.parametrize(

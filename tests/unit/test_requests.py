@@ -235,9 +235,26 @@ def test_a_redrive_says_which_letters_and_where_to() -> None:
 
 
 @pytest.mark.parametrize(
+    ("edits", "text"),
+    [
+        ('{"set_json": {"/price": 12.50, "/id": 12345678901234567890}}\n',) * 2,
+        ({"set_json": {"/price": 12.5}}, '{"set_json": {"/price": 12.5}}'),
+        (None, "{}"),
+        (" ", "{}"),
+        ({}, "{}"),
+    ],
+)
+def test_edits_as_a_text_keep_the_digits_of_their_numbers(edits: object, text: str) -> None:
+    assert redrive_request(RUN, REDRIVE | {"edits": edits}).edits.text == text.strip()
+
+
+@pytest.mark.parametrize(
     ("change", "says"),
     [
         ({"all": False}, "choose which dead letters"),
+        ({"edits": '{"set": {}}'}, "unknown kind of edit 'set'"),
+        ({"edits": "{12.50}"}, "the edits are not valid JSON"),
+        ({"edits": "{}"}, "no edits"),
         ({"keys": ["k"]}, r"choose which dead letters .*\(--all\)\. Not both"),
         ({"reason": " "}, "reason is missing"),
         ({"limit": 0}, "limit must be a whole number, 1 or more"),

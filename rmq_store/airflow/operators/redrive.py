@@ -34,7 +34,8 @@ class RmqRedriveOperator(RmqOperator):
     :param where: Only messages for which this expression of RocketMQ's SQL92 filter is true.
     :param places: Only these: ``BROKER:QUEUE:OFFSET``, from the view ``dead_letters``.
     :param limit: At most this many dead letters from each shard, oldest first.
-    :param edits: What is changed in the copies, by kind; see ``docs/retry-life.md``.
+    :param edits: What is changed in the copies, by kind, as a dict or as a text of JSON, in which numbers keep their
+        digits; see ``docs/retry-life.md``.
     :param all_or_nothing: Send nothing if the edits do not apply to a dead letter.
     :param rate: At most this many dead letters a second and shard, over a minute; the task runs until all are sent.
     :param to_topic: Send to this topic, for all groups that read it. By default to the group's retry topic.
@@ -57,7 +58,7 @@ class RmqRedriveOperator(RmqOperator):
         where: str | None = None,
         places: Sequence[str] | None = None,
         limit: int | None = None,
-        edits: Mapping[str, Any] | None = None,
+        edits: Mapping[str, Any] | str | None = None,
         all_or_nothing: bool | None = None,
         rate: int | None = None,
         to_topic: str | None = None,

@@ -58,7 +58,7 @@ def edited_letters(commits: pa.Table, ranges: pa.Table) -> list[EditedLetters]:
     edits: dict[str, MessageEdits] = {}
     for commit in commits.to_pylist():
         with suppress(WrongUse):
-            edits[commit["commit_id"]] = MessageEdits.recorded(json.loads(commit["parameters"]).get("edits"))
+            edits[commit["commit_id"]] = MessageEdits.of_parameter(json.loads(commit["parameters"]).get("edits"))
     letters: list[EditedLetters] = []
     for (commit_id, queue), rows in groupby(ranges.to_pylist(), key=lambda row: (row["commit_id"], queue_of_row(row))):
         of_queue = [(row["begin_offset"], row["end_offset"]) for row in rows]
