@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from rmq_store.cli.options import QueueName, before_the_command
 from rmq_store.cli.output import Output
-from rmq_store.cli.startup import start_pyarrow
 from rmq_store.commit.ctl import is_born_here
 from rmq_store.commit.request import request_id_of
 from rmq_store.errors import WrongUse
@@ -33,7 +32,6 @@ COMMITTED: ContextVar[Callable[[], dict[str, Any]]] = ContextVar("COMMITTED", de
 
 
 # --- the store -------------------------------------------------------------------------------------------------------
-# A command opens the store before it imports anything else of the lake: see startup.py.
 
 
 def root_text(root: str | None) -> str:
@@ -43,7 +41,6 @@ def root_text(root: str | None) -> str:
 
 
 def root_of(root: str | None) -> Root:
-    start_pyarrow()
     from rmq_store.lake.table.object_store import Root
 
     return Root.parse(root_text(root))
@@ -51,7 +48,6 @@ def root_of(root: str | None) -> Root:
 
 def open_store(root: str | None) -> LakeStore:
     """Raises StoreUnusable, which says how to create one, when there is none."""
-    start_pyarrow()
     from rmq_store.lake.table.store import LakeStore
 
     return LakeStore.open(root_of(root))

@@ -12,7 +12,7 @@ import typer
 
 from rmq_store.cli.common import COMMITTED, new_request, open_store, settings_path
 from rmq_store.cli.dry_run import plan_answer
-from rmq_store.cli.engines import engines_of, for_windows, listener_folders, spark_of
+from rmq_store.cli.engines import engines_of, listener_folders, spark_of
 from rmq_store.cli.options import SparkOptions, WindowOptions, count_from
 from rmq_store.cli.output import Output
 from rmq_store.cli.progress import progress_of
@@ -105,7 +105,7 @@ def consume_all(
             store,
             groups,
             request,
-            for_windows(engines),
+            engines.for_window,
             host,
             shard=options.shard,
             threads=together.threads or THREADS,

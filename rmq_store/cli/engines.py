@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rmq_store.cli.common import optional_settings
-from rmq_store.cli.startup import pandas_for_listeners
 from rmq_store.settings.environment import Environment
 from rmq_store.settings.listener_folders import add_listener_folders
 from rmq_store.utils.host import Host
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from rmq_store.cli.options import SparkOptions
     from rmq_store.lake.window.engine import Engine, Engines
     from rmq_store.settings.spark_settings import SparkSettings
-    from rmq_store.window.plan import Plan
 
 
 def engines_of(
@@ -60,18 +58,6 @@ def spark_of(options: SparkOptions, settings: str | None) -> Callable[[], SparkS
         return spark_target(SparkSettings() if file is None else file.spark, chosen, environment)
 
     return target
-
-
-def for_windows(engines: Engines) -> Callable[[Plan], Engine]:
-    """The engine for a window that has work. If its listener runs in this process, pyarrow is let find pandas first."""
-    from rmq_store.lake.listener.task_listener import has_process
-
-    def engine_of(plan: Plan) -> Engine:
-        if not has_process(plan.group):
-            pandas_for_listeners()
-        return engines.for_window(plan)
-
-    return engine_of
 
 
 def spark_module(name: str) -> Any:

@@ -14,7 +14,7 @@ from rmq_store.cli.command import add_command
 from rmq_store.cli.common import COMMITTED, group_and_scope, new_request, open_store
 from rmq_store.cli.consume_all import AllOptions, consume_all
 from rmq_store.cli.dry_run import show_plan
-from rmq_store.cli.engines import engines_of, for_windows, listener_folders, spark_of
+from rmq_store.cli.engines import engines_of, listener_folders, spark_of
 from rmq_store.cli.options import (
     DryRunOption,
     FromOption,
@@ -202,7 +202,7 @@ def consume(
     printer = _Printer.of(output, name, request.request_id)
     choice, code = options.engine or settings.engine, [settings.listener]
     with output.kept_clean(), engines_of("consume", choice, host, target, folders, code) as engines:
-        run = _Run(store, for_windows(engines), host, printer)
+        run = _Run(store, engines.for_window, host, printer)
         consumptions = run.windows(shards, settings, request, scope)
     if unowned:
         names = listed([queue.label for queue in unowned])
@@ -273,7 +273,7 @@ def replay(
     printer = _Printer.of(output, settings.name, request.request_id)
     choice, code = options.engine or settings.engine, [settings.listener]
     with output.kept_clean(), engines_of("replay", choice, host, target, folders, code) as engines:
-        run = _Run(store, for_windows(engines), host, printer)
+        run = _Run(store, engines.for_window, host, printer)
         if reprocess is None:
             consumptions = run.windows(shards, settings, request, scope)
         else:
