@@ -113,6 +113,11 @@ class Deployment:
 
         return LakeStore.open(self.place(self.root))
 
+    def find_listeners(self) -> list[Path]:
+        """Make listeners importable from the folders of ``RMQ_LISTENER_PATH``, before one is loaded: to consume, and to plan.
+        Returns the folders. Raises WrongUse for one that does not exist."""
+        return add_listener_folders(environment=self.environment)
+
     def engines(
         self, choice: str | None = None, listeners: Sequence[str] = (), progress: Progress | None = None
     ) -> Engines:
@@ -121,7 +126,7 @@ class Deployment:
         from rmq_store.cli.engines import spark_module
         from rmq_store.lake.window.engine import Engines
 
-        folders = add_listener_folders(environment=self.environment)
+        folders = self.find_listeners()
 
         def open_spark() -> AbstractContextManager[Engine]:
             settings = self.optional_settings()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.window.dry_run import Retries
 from scripts.airflow_home import AirflowHome
-from tests.airflow.conftest import WARNINGS_OF_AIRFLOW, dag_of
+from tests.airflow.conftest import WARNINGS_OF_AIRFLOW, dag_of, in_a_new_process
 
 pytestmark = [pytest.mark.filterwarnings(ignored) for ignored in WARNINGS_OF_AIRFLOW]
 
@@ -91,6 +92,58 @@ def test_a_replay_is_finished_round_after_round_until_all_is_acked_or_dead(
     later = run("rmq_replay", {"group": answer["group"], "finish": True})
     assert (later["state"], later["replay"], later["finish"]["rounds"]) == ("success", "skipped", 0)
     assert run("rmq_replay", {"group": answer["group"]})["finish"] == "skipped"
+
+
+LISTENER = """
+[[group]]
+name = "elsewhere"
+listener = "finish_listener:fail"
+consume_from_where = "CONSUME_FROM_FIRST_OFFSET"
+engine = "local"
+[[group.subscription]]
+topic = "PaymentFlow"
+"""
+FINISH_ONLY = """
+from airflow.sdk import DAG
+from rmq_store.airflow.operators.replay import RmqFinishReplayOperator
+
+with DAG("others"):
+    RmqFinishReplayOperator(task_id="finish", poll_interval=0, group="GROUP")
+"""
+
+
+def test_the_retries_of_a_listener_in_a_folder_of_its_own_are_finished(
+    deployed: LakeStore, tmp_path: Path, delivers: list[Retries], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, settings = tmp_path / "listeners", tmp_path / "consumers.toml"
+    folder.mkdir()
+    (folder / "finish_listener.py").write_text(
+        "def fail(messages, context):\n"
+        "    fails = messages[0].queue_offset < 2 and messages[0].reconsume_times == 0\n"
+        "    return 'RECONSUME_LATER' if fails else 'CONSUME_SUCCESS'\n"
+    )
+    settings.write_text(LISTENER)
+    monkeypatch.setenv("RMQ_SETTINGS", str(settings))
+    monkeypatch.setenv("RMQ_LISTENER_PATH", str(folder))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+    def nowhere(call: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*arguments: Any) -> Any:
+            sys.path[:] = [entry for entry in sys.path if entry != str(folder)]
+            return call(*arguments)
+
+        return called
+
+    words = ("replay", "--group", "elsewhere", "--topic", "PaymentFlow", "--from", "2000-01-01T00:00:00Z")
+    code = "import sys; from rmq_store.cli import main; sys.exit(main())"
+    replay = in_a_new_process(code, *words, "--json", env={"RMQ_ROOT": deployed.root.location})
+    from rmq_store.airflow.triggers import retries
+
+    monkeypatch.setattr(retries, "look", nowhere(retries.look))  # the triggerer is another process
+    dag = dag_of(FINISH_ONLY.replace("GROUP", replay["group"]), tmp_path)
+    (finish,) = nowhere(dag.test)().get_task_instances()
+    answer = finish.xcom_pull(task_ids="finish")
+    assert (answer["messages"], answer["outcomes"]) == (8, {"acked": 8}), "two of each of four queues"
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,6 @@ from rmq_store.airflow.triggers.retries import RmqRetriesTrigger
 from rmq_store.commit.request import Status
 from rmq_store.errors import WrongUse
 from rmq_store.message.message_const import retry_topic
-from rmq_store.settings.listener_folders import add_listener_folders
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.utils.host import Host
 from rmq_store.window.consume_request import ConsumeRequest, Scope
@@ -142,7 +141,7 @@ class RmqPlanReplayOperator(RmqReplayBaseOperator):
 
         group, request, scope, is_new_attempt = replay
         deployment, host = self.hook.deployment, Host()
-        add_listener_folders(environment=deployment.environment)
+        deployment.find_listeners()
         store = deployment.open_store()
         if is_new_attempt:
             return plan_attempt(store, shards_replayed(store, group.name), group, request, host)
@@ -246,6 +245,7 @@ class RmqFinishReplayOperator(RmqReplayBaseOperator):
         replay = self.replay(context)
         group, scope = group_settings(self.hook.deployment.settings(), replay.group.name)
         live = replayed_group(group.name)
+        self.hook.deployment.find_listeners()
         store, answers = self.hook.deployment.open_store(), list[Answer]()
         for number in count(1):
             first = replay.request

@@ -90,6 +90,7 @@ def look(deployment: Deployment, group: str, request_id: str) -> Retries:
 
     settings, scope = group_settings(deployment.settings(), group)
     request = ConsumeRequest(request_id, Actor("triggerer", "unverified"))
+    deployment.find_listeners()
     return plan_retries(deployment.open_store(), settings, request, Host(), scope).retries
 
 
