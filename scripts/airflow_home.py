@@ -141,7 +141,9 @@ class AirflowHome:
         Raises AirflowNotReady when Airflow fails.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.folder.chmod(0o777 & ~umask_of())  # also a folder of an earlier version
+        # Also a folder of an earlier version. Another user's PostgreSQL may have to pass through it.
+        passable = 0 if self.database is None else self.folder.stat().st_mode & 0o011
+        self.folder.chmod(0o777 & ~umask_of() | passable)
         if not self.password_file.exists():
             with open(self.password_file, "x", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
                 json.dump({USER: secrets.token_urlsafe(12)}, file)

@@ -71,9 +71,7 @@ class Postgres:
             )
 
         def answers() -> bool:
-            assert self._keeper is not None
-            if self._keeper.poll() is not None:
-                raise NoPostgres(f"PostgreSQL has ended:\n{log_file.read_text()[-2000:]}")
+            self.check_alive()
             return self._client(tools / "pg_isready").returncode == 0
 
         pids = [self._keeper.pid]
@@ -84,6 +82,11 @@ class Postgres:
                 raise NoPostgres(f"PostgreSQL made no database: {made.stderr}")
             (self._folder / "made").touch()
         return is_new
+
+    def check_alive(self) -> None:
+        """Raise NoPostgres, with the end of its log, when it was started and has ended."""
+        if self._keeper is not None and self._keeper.poll() is not None:
+            raise NoPostgres(f"PostgreSQL has ended:\n{(self._folder / 'log').read_text()[-2000:]}")
 
     def stop(self) -> None:
         """Stop the server; its files stay. Safe to call twice, and when it was never started."""
@@ -113,8 +116,9 @@ class Postgres:
             raise NoPostgres(f"PostgreSQL made no cluster: {process.stderr}")
 
     def _check_folder(self) -> None:
-        """As root: the server's user must be able to pass through the folders above its own, which are made passable where
-        they are below the current folder. Only its start needs that. Raises NoPostgres."""
+        """As root: the server's user must be able to pass through the folders above its own as long as it runs, since each
+        checkpoint opens a file by its whole path. They are made passable where they are below the current folder.
+        Raises NoPostgres."""
         if not _IS_ROOT:
             return
         for folder in [self._folder, *self._folder.parents]:

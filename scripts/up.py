@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         run(options.home.resolve(), options.port, spark=spark)
     except KeyboardInterrupt:
         say("stopped")
-    except (RmqError, AirflowNotReady) as error:
+    except (RmqError, AirflowNotReady, NoPostgres) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
@@ -98,7 +98,16 @@ def run(folder: Path, port_option: int | None, *, spark: bool) -> None:
         say(f"Airflow is at {home.url}   user: {USER}   password: {home.password} (in {home.password_file})")
         say("DAGs are paused at first; switch on those that you want. Ctrl-C stops everything.")
         while True:
+            if home.database is not None:
+                postgres.check_alive()
             airflow.check_alive()
+            if spark and starting.done():
+                starting.result()
+                if server.has_ended:
+                    say(
+                        "the Spark Connect server has ended; it is started again, and windows that used it are tried again"
+                    )
+                    starting = beside.submit(server.start_again)
             time.sleep(1)
 
 

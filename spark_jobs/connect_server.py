@@ -22,12 +22,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import psutil
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from rmq_store.errors import RmqError
 from rmq_store.settings.private_files import apply_umask
 from rmq_store.settings.spark_settings import SparkSettings
 from spark_jobs.jars import are_fetched
+from spark_jobs.launch import worker_python_path
 from spark_jobs.s3a import GROUP as S3A
 from spark_jobs.s3a import knows_region
 from spark_jobs.session import DEFAULT_MASTER, IS_SUBMITTED, open_session, warm_up
@@ -35,6 +38,8 @@ from spark_jobs.ship import ship
 
 _TOKEN_VARIABLE = "SPARK_CONNECT_AUTHENTICATE_TOKEN"
 _LONGEST_STOP_S = 15.0
+_JVM_IS_GONE = (Py4JError, OSError)
+"""What a call of a JVM that has ended raises."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -66,6 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.starter is not None:
         threading.Thread(target=_when_starter_ends, args=(options.starter, stop, ready), daemon=True).start()
     os.environ.pop("SPARK_REMOTE", None)  # for clients; Spark refuses to start a server with it
+    # A Connect server hands no setting for it to its workers; they have what the JVM was started with.
+    os.environ["PYTHONPATH"] = worker_python_path()
     made_token = _TOKEN_VARIABLE not in os.environ
     token = os.environ.setdefault(_TOKEN_VARIABLE, secrets.token_urlsafe(24))
     try:
@@ -96,10 +103,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
             written.write_text(json.dumps(address))
             written.rename(options.starter / "address")
         ready.set()
-        stop.wait()
+        if has_ended(_jvm_of(session), stop):
+            print("error: the JVM of Spark has ended", file=sys.stderr)
+            return 1
     finally:
-        session.stop()
+        with suppress(*_JVM_IS_GONE):
+            session.stop()
     return 0
+
+
+def _jvm_of(session: SparkSession) -> psutil.Process:
+    """A child of this process, or with spark-submit its parent."""
+    if IS_SUBMITTED in os.environ:
+        return psutil.Process().parent()
+    gateway = session.sparkContext._gateway
+    assert gateway is not None
+    return psutil.Process(gateway.proc.pid)
+
+
+def has_ended(process: psutil.Process, stop: threading.Event, look_every_s: float = 1.0) -> bool:
+    """Wait until the process has ended, True, or until ``stop`` is set, False."""
+    while not stop.wait(look_every_s):
+        if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
+            return True
+    return False
 
 
 def _warm_up_through(remote: str) -> None:

@@ -197,6 +197,20 @@ class ConnectServer:
                 f"End of its log {self._log_file}:\n{_tail(self._log_file)}"
             ) from error
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether it was started and has ended by itself, as it does when its JVM ends."""
+        return self._process is not None and self._process.poll() is not None
+
+    def start_again(self) -> None:
+        """Start it after it has ended: with the same port and token, so ``remote`` stays. As ``start``."""
+        with self._changes:
+            if self._lock is not None:
+                self._lock.close()
+            if self._folder is not None:
+                shutil.rmtree(self._folder, ignore_errors=True)
+        self.start()
+
     def _program(self) -> list[str]:
         if self._submit is not None:
             return [*self._submit, str(Path(__file__).with_name("connect_server.py")), "--no-delta"]
@@ -210,7 +224,8 @@ class ConnectServer:
     def _environment(self) -> dict[str, str]:
         """Without SPARK_REMOTE, which is for clients. spark-submit's own scripts ask $PYSPARK_DRIVER_PYTHON where Spark is."""
         env = {name: value for name, value in os.environ.items() if name != "SPARK_REMOTE"}
-        env |= {_TOKEN_VARIABLE: self._token, "PYTHONPATH": worker_python_path(self._python_path)}
+        folders = [*(str(Path(folder).resolve()) for folder in self._python_path), env.get("PYTHONPATH", "")]
+        env |= {_TOKEN_VARIABLE: self._token, "PYTHONPATH": os.pathsep.join(filter(None, folders))}
         if self._submit is None:
             return env
         return env | {"PYSPARK_DRIVER_PYTHON": sys.executable, "JAVA_HOME": str(find_java())}

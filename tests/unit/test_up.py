@@ -2,14 +2,43 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from scripts import up
+from scripts.airflow_home import AirflowHome
 from scripts.postgres import NoPostgres, Postgres
 
 GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("database", "before", "after"),
+    [(None, 0o755, 0o700), (None, 0o711, 0o700), ("postgresql://", 0o711, 0o711), ("postgresql://", 0o755, 0o711)],
+)
+def test_the_folder_is_private_but_its_postgresql_may_pass_through(
+    database: str | None, before: int, after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server of another user opens a file by its whole path at each checkpoint."""
+    monkeypatch.setattr(AirflowHome, "_run_to_end", lambda *_: None)
+    folder = tmp_path / "airflow"
+    folder.mkdir()
+    folder.chmod(before)
+    AirflowHome(folder, 8080, tmp_path / "consumers.toml", database=database).initialise()
+    assert folder.stat().st_mode & 0o777 == after
+
+
+def test_a_postgresql_that_has_ended_is_named(tmp_path: Path) -> None:
+    server = Postgres(tmp_path)
+    server.check_alive()
+    (tmp_path / "log").write_text("PANIC: could not open file")
+    server._keeper = subprocess.Popen([sys.executable, "-c", ""])
+    server._keeper.wait()
+    with pytest.raises(NoPostgres, match="PostgreSQL has ended:\nPANIC: could not open file"):
+        server.check_alive()
 
 
 @pytest.mark.parametrize(
