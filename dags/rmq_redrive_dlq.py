@@ -60,7 +60,7 @@ PARAMS = {
         description="BROKER:QUEUE:OFFSET, such as lake-broker-a:0:17, from the view dead_letters.",
     ),
     "limit": optional(
-        "Limit", "At most this many dead letters from each shard, oldest first.", kind="integer", minimum=1
+        "Limit", "Send at most this many dead letters from each shard, oldest first.", kind="integer", minimum=1
     ),
     "edits": optional(
         "Edits",

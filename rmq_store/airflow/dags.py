@@ -138,8 +138,10 @@ def optional(
     **rules: Any,
 ) -> Param:
     """A value of the JSON type ``kind``, of several the first one in the form, or None; ``rules`` are keywords of JSON Schema,
-    such as ``minimum``."""
+    such as ``minimum``. A whole number has at most 64 bits, as Airflow hands no other to a task."""
     kinds = [kind] if isinstance(kind, str) else kind
+    if kind == "integer":
+        rules["maximum"] = (1 << 63) - 1
     return Param(None, type=["null", *kinds], title=title, description=description, **_examples(suggested), **rules)
 
 

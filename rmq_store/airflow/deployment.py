@@ -67,6 +67,10 @@ def variables_of(login: str | None, password: str | None, extra: Mapping[str, An
     return variables
 
 
+class SettingsUnusable(WrongUse):
+    """The settings as a whole, as while an editor writes the file. Looking again later may help."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
     """The variables of ``Environment`` that a deployment uses. Its paths are absolute; relative ones start at the folder that
@@ -140,15 +144,18 @@ class Deployment:
         return Engines(choice or self.engine, Host(), open_spark, progress)
 
     def settings(self) -> Settings:
-        """The consumer groups. Raises WrongUse for a file that is missing or no TOML."""
-        return read_settings(self.settings_file)
+        """The consumer groups. Raises SettingsUnusable for a file that is missing or no TOML."""
+        try:
+            return read_settings(self.settings_file)
+        except WrongUse as error:
+            raise SettingsUnusable(str(error)) from error
 
     def optional_settings(self) -> Settings | None:
-        """The settings; None where there is no file. Raises WrongUse for one that is no TOML."""
+        """The settings; None where there is no file. Raises SettingsUnusable for one that is no TOML."""
         return self.settings() if os.path.exists(self.settings_file) else None
 
     def groups_that_consume_retries(self) -> list[str]:
-        """The groups with ``consume_retries``; none where there is no file. Raises WrongUse for one that is no TOML."""
+        """The groups with ``consume_retries``; none where there is no file. As ``optional_settings``."""
         settings = self.optional_settings()
         return [group.name for group in settings.groups if group.consume_retries] if settings else []
 

@@ -81,9 +81,7 @@ def add_messages(app: FastAPI, reader: StoreReader, access: Access) -> None:
 
 def _from_place(store: LakeStore, topic: str, query: Mapping[str, str], most: int) -> list[Mapping[str, Any]]:
     queues = [_queue(topic, query["queue"])] if query.get("queue") else []
-    from_offset = whole_number(query["offset"]) if query.get("offset") else None
-    if query.get("offset") and from_offset is None:
-        raise WrongUse(f"invalid offset {query['offset'][:40]!r}: expected a whole number from 0")
+    from_offset = _number(query, "offset")
     chosen = shards_with_queues(store.shards(), topic, queues)
     begin_ms, end_ms = _time(query, "since"), _time(query, "until")
     return first_messages(topic, chosen, most, from_offset=from_offset, begin_ms=begin_ms, end_ms=end_ms, body=False)
@@ -95,6 +93,15 @@ def _queue(topic: str, text: str) -> MessageQueue:
     if not broker_name or queue_id is None:
         raise WrongUse(f"invalid queue {text[:200]!r}: expected BROKER:QUEUE, like broker-a:0")
     return MessageQueue(topic, broker_name, queue_id)
+
+
+def _number(query: Mapping[str, str], name: str) -> int | None:
+    if not query.get(name):
+        return None
+    number = whole_number(query[name])
+    if number is None:
+        raise WrongUse(f"invalid {name} {query[name][:40]!r}: expected a whole number from 0")
+    return number
 
 
 def _time(query: Mapping[str, str], name: str) -> int | None:
@@ -116,8 +123,7 @@ def _dry_run(store: LakeStore, query: dict[str, str]) -> dict[str, Any]:
     params["all"] = params.get("all") == "true"
     for name in ("keys", "letters"):
         params[name] = [text for text in str(params.get(name, "")).split(",") if text]
-    if "limit" in params:
-        params["limit"] = whole_number(params["limit"])
+    params["limit"] = _number(query, "limit")
     run = Run("rmq_redrive_dlq", "console", "manual", datetime.fromtimestamp(host.now_ms() / 1000, UTC))
     request = redrive_request(run, params | {"reason": "dry run", "dry_run": True})
     of_shards = shards_with_dead_letters(store.shards(), request)

@@ -79,6 +79,8 @@ def airflow_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AirflowHo
                 patch.setenv(name, value)
         # Airflow keeps what it stored of a DAG for 30 s, and the next test may have other settings.
         patch.setenv("AIRFLOW__CORE__MIN_SERIALIZED_DAG_UPDATE_INTERVAL", "0")
+        import rmq_store.airflow.task  # noqa: F401  Airflow replaces the handlers of logs, so before a test has its own
+
         yield home
 
 

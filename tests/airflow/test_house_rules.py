@@ -319,6 +319,8 @@ BAD_PARAMS: list[tuple[str, dict[str, Any]]] = [
     ("rmq_redrive_dlq", {"group": "g", "reason": "r", "letters": ["broker-a:0"]}),
     ("rmq_redrive_dlq", {"group": "g", "reason": "r", "limit": 0}),
     ("rmq_redrive_dlq", {"group": "g", "reason": "r", "rate": 0}),
+    ("rmq_replay", {"group": "g", "max_messages": 2**63}),
+    ("rmq_reset_offset", {"group": "g", "topic": "t", "reason": "r", "to": "offset", "offset": 10**30}),
     ("rmq_redrive_dlq", {"group": "g", "reason": "r", "edits": {"set": {}}}),
     ("rmq_redrive_dlq", {"group": "g", "reason": "r", "edits": {"set_property": {"a": 1}}}),
     ("rmq_redrive_dlq", {"group": "g", "reason": "r", "edits": {"cast_json": {"/a": "date"}}}),

@@ -92,6 +92,24 @@ def test_what_a_task_fails_with_names_no_secret(airflow_home: AirflowHome, caplo
     assert "the-secret" not in logged
 
 
+@pytest.mark.parametrize("text", [None, "", '[[group]]\nname = "ord'], ids=["missing", "empty", "half written"])
+def test_settings_that_are_being_written_are_read_again(
+    text: str | None, airflow_home: AirflowHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+    from rmq_store.airflow.hooks.rmq import RmqHook
+    from rmq_store.airflow.task import translated
+
+    settings = tmp_path / "consumers.toml"
+    if text is not None:
+        settings.write_text(text)
+    monkeypatch.setenv("RMQ_SETTINGS", str(settings))
+    with pytest.raises(AirflowException, match=f"SettingsUnusable: .*{settings}") as raised, translated():
+        RmqHook().deployment.settings()
+    assert not isinstance(raised.value, AirflowFailException), "Airflow tries the task again"
+
+
 # --- consume, deliver ------------------------------------------------------------------------------------------------
 
 
@@ -397,7 +415,7 @@ def test_a_planned_run_commits_for_all_groups_and_then_names_those_that_failed(
 
     nothing = run(PLAN)
     assert (nothing["state"], nothing["consume"]["status"], groups_of(nothing)) == ("success", "empty", {})
-    assert note_of(nothing, "consume").startswith("3 planned groups have consumed everything")
+    assert note_of(nothing, "consume").startswith("planned groups: 3; all messages up to")
 
 
 def test_a_planned_run_skips_a_group_that_another_run_holds(deployed: LakeStore, run: Run, planned: Path) -> None:

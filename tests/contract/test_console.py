@@ -326,6 +326,8 @@ def test_a_dry_run_of_a_redrive_writes_nothing_and_needs_the_permission(client: 
     assert [shard.commitlog.version for shard in small.store.shards()] == before
     get(client, "/api/redrive?group=shop&al=true", status=400, headers=EDITOR)
     get(client, "/api/redrive?group=shop", status=400, headers=EDITOR)
+    for limit in ("abc", "-1", "0"):
+        get(client, f"/api/redrive?group=shop&all=true&limit={limit}", status=400, headers=EDITOR)
 
 
 # --- audit, replays, metrics -----------------------------------------------------------------------------------------

@@ -229,7 +229,7 @@ class RmqConsumePlannedOperator(RmqOperator):
         raise_failed(report.groups)
         if not rows:
             nothing_to_do(
-                context, f"{len(groups)} planned groups have consumed everything up to the window's upper bound"
+                context, f"planned groups: {len(groups)}; all messages up to the window's upper bound are consumed"
             )
         answer = self.logged(
             {

@@ -33,7 +33,7 @@ class RmqRedriveOperator(RmqOperator):
     :param keys: Only messages with one of these keys or unique keys.
     :param where: Only messages for which this expression of RocketMQ's SQL92 filter is true.
     :param places: Only these: ``BROKER:QUEUE:OFFSET``, from the view ``dead_letters``.
-    :param limit: At most this many dead letters from each shard, oldest first.
+    :param limit: Send at most this many dead letters from each shard, oldest first.
     :param edits: What is changed in the copies, by kind, as a dict or as a text of JSON, in which numbers keep their
         digits; see ``docs/retry-life.md``.
     :param all_or_nothing: Send nothing if the edits do not apply to a dead letter.
