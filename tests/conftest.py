@@ -49,16 +49,17 @@ def _file_or_folder(node_id: str) -> str:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        folder = _folder(item)
+        folder = _folder(item.path)
         if folder in MARKED_FOLDERS:
             item.add_marker(folder)
         if "s3_server" in getattr(item, "fixturenames", ()):
             item.add_marker("s3")
-    items.sort(key=lambda item: (*MARKED_FOLDERS, _folder(item)).index(_folder(item)))
+    items.sort(key=lambda item: (*MARKED_FOLDERS, _folder(item.path)).index(_folder(item.path)))
 
 
-def _folder(item: pytest.Item) -> str:
-    return item.path.relative_to(Path(__file__).parent).parts[0]
+@cache
+def _folder(path: Path) -> str:
+    return path.relative_to(Path(__file__).parent).parts[0]
 
 
 @pytest.fixture(scope="session")
