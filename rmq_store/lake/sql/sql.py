@@ -9,24 +9,21 @@ complete statistics has no bounds, otherwise rows would be lost silently.
 from __future__ import annotations
 
 import re
-import tempfile
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from duckdb.func import FunctionNullHandling, PythonUDFType
 
 from rmq_store.errors import MissingFile, RmqError, StoreUnusable, WrongUse
+from rmq_store.lake.sql.duckdb_instance import connected
 from rmq_store.lake.sql.query_limits import QueryLimits
 from rmq_store.lake.sql.relations import BASE_SQL, FILE_RELATIONS, SMALL_RELATIONS, LiveFiles, Snapshot, base_needs
-from rmq_store.lake.sql.sql_functions import FUNCTIONS
 from rmq_store.lake.sql.views import views, with_needs, words_of
 from rmq_store.lake.table import s3
 from rmq_store.lake.table.delta_table import LakeTable
@@ -35,20 +32,11 @@ from rmq_store.lake.table.range_file import RangeFile
 from rmq_store.lake.table.request_counter import note_uncounted
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
-from rmq_store.utils.host import Host, random_name
+from rmq_store.utils.host import Host
 from rmq_store.utils.suggestions import did_you_mean, listed
 
 _HOST = Host()
 
-_CLOSED: dict[str, str | bool | int | float | list[str]] = {
-    "enable_external_access": "false",
-    "autoinstall_known_extensions": "false",
-    "autoload_known_extensions": "false",
-    "allow_community_extensions": "false",
-    "python_enable_replacements": "false",
-    # DuckDB does not know how many rows an Arrow dataset has. Joins are built from their right side, as written.
-    "disabled_optimizers": "build_side_probe_side",
-}
 _READS = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
 _STREAM_FAILED = "reading the stream registered as"
 """How DuckDB's message begins when an Arrow dataset raises; the exception has no type of its own."""
@@ -260,19 +248,8 @@ def open_duckdb(
     None: all. ``group``, ``host``, ``of_messages`` and ``limits``: see ``query``.
     """
     names = base_needs(with_needs(_KNOWN if mentioned is None else set(mentioned) & _KNOWN))
-    # DuckDB makes it when a query spills and removes it when the connection is closed; connections must not share one.
-    scratch = Path(tempfile.gettempdir(), f"rmq-sql-{random_name()}")
-    config = _CLOSED | {"temp_directory": str(scratch), "secret_directory": str(scratch / "secrets")}
-    if limits is not None:
-        config["memory_limit"] = f"{limits.memory_bytes >> 10}KiB"
-    with duckdb.connect(":memory:", config=config) as connection:
-        snapshot = Snapshot(store, names, host, group)
-        _register(connection, store, snapshot, names, of_messages)
-        # In a process without a main file DuckDB draws it on standard output, which is for answers.
-        connection.execute("SET enable_progress_bar = false")
-        if limits is not None:  # DuckDB 2.0 ignores it in its configuration
-            connection.execute(f"SET max_temp_directory_size = '{limits.spill_bytes >> 10}KiB'")
-        connection.execute("SET lock_configuration = true")
+    with connected(limits) as connection:
+        _register(connection, store, Snapshot(store, names, host, group), names, of_messages)
         try:
             yield connection
         except duckdb.Error as error:
@@ -313,15 +290,6 @@ def _register(
     names: set[str],
     of_messages: RowGroups | None,
 ) -> None:
-    for name, (function, arguments) in FUNCTIONS.items():
-        connection.create_function(
-            name,
-            function,
-            ["BIGINT"] * arguments,
-            "BIGINT",
-            type=PythonUDFType.ARROW,
-            null_handling=FunctionNullHandling.SPECIAL,
-        )
     for name in sorted(names & set(SMALL_RELATIONS)):
         connection.register(name, snapshot.small(name))
     for name in sorted(names & set(FILE_RELATIONS)):
@@ -330,10 +298,10 @@ def _register(
         )
     for name, base in BASE_SQL.items():
         if name in names:
-            connection.execute(f"CREATE VIEW {name} AS {base.sql.format(explode='unnest')}")
+            connection.execute(f"CREATE TEMP VIEW {name} AS {base.sql.format(explode='unnest')}")
     for view in views().values():
         if view.name in names:
-            connection.execute(f"CREATE VIEW {view.name} AS {view.sql}")
+            connection.execute(f"CREATE TEMP VIEW {view.name} AS {view.sql}")
 
 
 _MESSAGES = ("msg", "archived")
