@@ -57,7 +57,7 @@ topic = "ShopOrders"
 name = "payments-again"
 listener = "shop.listeners:ship"
 consume_from_where = "CONSUME_FROM_FIRST_OFFSET"
-engine = "local"
+engine = "spark"
 schedule = "*/10 * * * *"
 
 [[group.subscription]]
