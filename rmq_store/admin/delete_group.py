@@ -33,6 +33,9 @@ from rmq_store.utils.times import format_time
 from rmq_store.window.due import delayed
 from rmq_store.window.shard_view import ShardView
 
+MADE_AGAIN = "the group was made again here after this delete, and was left alone. Delete it with a new request id"
+"""A note on a repeated delete."""
+
 
 @dataclass(frozen=True, slots=True)
 class DeleteGroupRequest:

@@ -56,15 +56,21 @@ def delete_group(*, group: GroupOption, options: GroupChangeOptions) -> None:
     moves = [_move(report.shard, move) for report in reports for move in report.moves]
     waiting = sum(map(waiting_of, reports), Waiting())
     void = sum(move["becomes"] == "void" for move in moves)
-    would = "would be" if dry_run else "are"
+    statuses = {report.status for report in reports}
+    status = Status.DRY_RUN if Status.DRY_RUN in statuses else overall(statuses)
+    would = "would be" if status == Status.DRY_RUN else "are"
+    notes = [f"shard {report.shard}: {note}" for report in reports for note in report.notes]
+    for note in notes:
+        output.note(note)
     output.table(moves, list(_MOVE), "the group has no offsets in this store")
     output.answer(
         {
-            "status": Status.DRY_RUN if dry_run else overall(report.status for report in reports),
+            "status": status,
             "group": group,
             "request_id": request.request_id,
             "shards": [report.shard for report in reports],
             "offsets": moves,
+            "notes": notes,
             "warnings": [warning for report in reports for warning in report.warnings],
         }
         | waiting.parameters(),

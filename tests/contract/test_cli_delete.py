@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from tests.contract.rmq import TODAY, Rmq
+from tests.contract.test_cli_admin import in_two_shards, offsets_of_two
+
+__all__ = ["in_two_shards"]
 
 DELETE = ("delete-group", "-g", "orders", "--request", f"{TODAY}-x")
 
@@ -51,3 +54,24 @@ def test_a_group_that_nobody_knows_is_not_deleted(imported: Rmq) -> None:
     assert (answer.exit_code, "did you mean 'orders'" in answer.err) == (2, True)
     nothing = imported("delete-group", "-g", "orders", "--reason", "x")
     assert (nothing.exit_code, "has nothing to delete in shard" in nothing.err) == (2, True)
+
+
+def test_the_rest_of_a_delete_says_where_the_group_lives_again(in_two_shards: Rmq) -> None:
+    rmq, delete = in_two_shards, ("delete-group", "-g", "two", "--reason", "old", "--actor", "ana", "--request")
+    assert rmq.json(*delete, f"{TODAY}-d1", "--shard", "a")["notes"] == []
+    rmq("consume", "-g", "two")
+    made_again = (
+        "shard a: the group was made again here after this delete, and was left alone. Delete it with a new request id"
+    )
+    dry = rmq.json(*delete, f"{TODAY}-d1", "--dry-run")
+    assert (dry["status"], dry["notes"]) == ("dry_run", [made_again])
+    done = rmq.json(*delete, f"{TODAY}-d1")
+    assert (done["status"], done["notes"], done["shards"]) == ("committed", [made_again], ["a", "b"])
+    assert offsets_of_two(rmq) == [["a", 3]]
+    for option in ((), ("--dry-run",)):
+        again = rmq.json(*delete, f"{TODAY}-d1", *option)
+        assert (again["status"], again["notes"]) == ("already_committed", [made_again])
+    assert f"note: {made_again}" in rmq(*delete, f"{TODAY}-d1").err
+    rmq(*delete, f"{TODAY}-d2")
+    (note,) = rmq.json(*delete, f"{TODAY}-d1")["notes"]
+    assert note.startswith(f"shard a: these are the moves of that time: delete {TODAY}-d2 of ana at {TODAY}T")

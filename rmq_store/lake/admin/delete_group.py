@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from rmq_store.admin.delete_group import DeleteGroupRequest
+from rmq_store.admin.delete_group import MADE_AGAIN, DeleteGroupRequest, is_gone
 from rmq_store.admin.offset_moves import MoveReport
 from rmq_store.commit.ctl import Action
+from rmq_store.commit.request import Status
 from rmq_store.lake.admin.offset_moves import move_offsets
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.window.plan import ShardLookup
@@ -17,10 +19,16 @@ def delete_group(shards: Sequence[Shard], request: DeleteGroupRequest, host: Hos
     """Delete the group in every shard that has something of it, or in which this request has deleted it before.
 
     Raises WrongUse when there is no such shard, and the errors of ``move_offsets``. After an error, the same request run
-    again reports what was deleted before it.
+    again reports what was deleted before it. A group that windows have made again since is left alone there, with a note.
     """
     concerned = [shard for shard in shards if _is_concerned(shard, request)] or shards[:1]  # the first one raises
-    return [move_offsets(shard, request, host) for shard in concerned]
+    return [_noted(shard, move_offsets(shard, request, host)) for shard in concerned]
+
+
+def _noted(shard: Shard, report: MoveReport) -> MoveReport:
+    if report.status != Status.ALREADY_COMMITTED or is_gone(shard.positions(), report.group):
+        return report
+    return replace(report, notes=(*report.notes, MADE_AGAIN))
 
 
 def _is_concerned(shard: Shard, request: DeleteGroupRequest) -> bool:
