@@ -115,13 +115,13 @@ def new_request(command: str, option: str | None, host: Host) -> str:
 
 
 def queues_by_shard(
-    shards: Sequence[Shard], topic: str, names: Sequence[QueueName]
+    shards: Sequence[Shard], topic: str, names: Sequence[QueueName], store: LakeStore | None = None
 ) -> list[tuple[Shard, tuple[MessageQueue, ...]]]:
     """See ``shards_with_queues``."""
     from rmq_store.lake.window.consumption import shards_with_queues
 
     queues = [MessageQueue(topic, name.broker_name, name.queue_id) for name in dict.fromkeys(names)]
-    return shards_with_queues(shards, topic, queues)
+    return shards_with_queues(shards, topic, queues, store)
 
 
 def shard_of_broker(store: LakeStore, broker_name: str, chosen: str | None) -> Shard:

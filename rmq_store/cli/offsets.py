@@ -195,7 +195,7 @@ def _reset(
     output, settings = Output(options.as_json), optional_settings(options.settings)
     group, topic = request.group, request.topic
     check_group(store, group, settings)
-    shards = queues_by_shard(store.shards(options.shard), topic, queues)
+    shards = queues_by_shard(store.shards(options.shard), topic, queues, store if options.shard else None)
     known = known_group(group, settings)
     if known is not None and topic not in {retry_topic(group), *(one.topic for one in known.subscriptions)}:
         output.note(

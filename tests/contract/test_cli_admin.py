@@ -192,6 +192,16 @@ def test_a_move_that_one_shard_cannot_do_moves_nothing_in_the_others(in_two_shar
     assert offsets_of_two(rmq) == [["a", 2], ["b", 1]]
 
 
+def test_a_topic_that_is_in_another_shard_only_is_named_with_it(in_two_shards: Rmq) -> None:
+    rmq = in_two_shards
+    rmq("send", "-t", "OnlyInA", "--create", "--shard", "a", "x")
+    for command in (["skip"], ["reset", "--to-min"]):
+        moving = [*command, "-g", "two", "--reason", "x", "--shard", "b", "-t"]
+        answer = rmq(*moving, "OnlyInA")
+        assert (answer.exit_code, "shard b has no topic OnlyInA: it is in shard a" in answer.err) == (2, True)
+        assert "there is no topic OnlyInC; known: Orders" in rmq(*moving, "OnlyInC").err
+
+
 def test_a_redrive_that_one_shard_cannot_do_sends_nothing_in_the_others(in_two_shards: Rmq) -> None:
     rmq = in_two_shards
     rmq("send", "-t", "OnlyInA", "--create", "--shard", "a", "x")

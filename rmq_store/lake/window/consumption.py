@@ -6,7 +6,7 @@ The command line, the job for spark-submit and the tasks of the DAGs run request
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any
@@ -74,10 +74,16 @@ def _named(store: LakeStore, name: str, opened: Sequence[Shard]) -> list[Shard]:
     return [shard for shard in opened if shard.name == name] or store.shards(name)
 
 
-def shards_with_topic(shards: Sequence[Shard], topics: Sequence[str]) -> list[Shard]:
-    """The shards that have one of the topics. Raises NothingThere, with the known topics, when none does."""
-    having = [shard for shard in shards if any(shard.positions().queues_of(topic) for topic in topics)]
+def shards_with_topic(shards: Sequence[Shard], topics: Sequence[str], store: LakeStore | None = None) -> list[Shard]:
+    """The shards that have one of the topics. Raises NothingThere when none does: with the shards of the ``store`` that have
+    it, where only some were chosen, else with the known topics."""
+    having = _having(shards, topics)
     if not having:
+        if store is not None and (elsewhere := [shard.name for shard in _having(store.shards(), topics)]):
+            raise NothingThere(
+                f"shard {', '.join(shard.name for shard in shards)} has no topic {' or '.join(topics)}: it is in shard "
+                f"{', '.join(elsewhere)}"
+            )
         topics_there = {topic for shard in shards for topic in shard.positions().names(PositionKind.MAX)}
         known = sorted(topic for topic in topics_there if not (topic.startswith("%") or is_system_topic(topic)))
         missing = " or ".join(topics)
@@ -85,15 +91,19 @@ def shards_with_topic(shards: Sequence[Shard], topics: Sequence[str]) -> list[Sh
     return having
 
 
+def _having(shards: Iterable[Shard], topics: Sequence[str]) -> list[Shard]:
+    return [shard for shard in shards if any(shard.positions().queues_of(topic) for topic in topics)]
+
+
 def shards_with_queues(
-    shards: Sequence[Shard], topic: str, chosen: Sequence[MessageQueue]
+    shards: Sequence[Shard], topic: str, chosen: Sequence[MessageQueue], store: LakeStore | None = None
 ) -> list[tuple[Shard, tuple[MessageQueue, ...]]]:
     """The shards that have the chosen queues of a topic, each with its own of them. No queues chosen: all shards that have
-    the topic, each without queues.
+    the topic, each without queues. ``store``: theirs, where they are not all of its shards.
 
     Raises NothingThere for a topic, and WrongUse for a queue, that no shard has.
     """
-    having = shards_with_topic(shards, [topic])
+    having = shards_with_topic(shards, [topic], store)
     if not chosen:
         return [(shard, ()) for shard in having]
     known = [shard.positions().queues_of(topic) for shard in having]
