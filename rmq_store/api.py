@@ -368,8 +368,10 @@ class Store:
             dry_run=dry_run,
         )
         need_group(self.lake, group)
-        shards = shards_with_queues(self.lake.shards(), topic, tuple(queues))
-        return move_in_all([(shard, replace(request, queues=of_shard)) for shard, of_shard in shards], self.host)
+        every = self.lake.shards()
+        shards = shards_with_queues(every, topic, tuple(queues))
+        requests = [(shard, replace(request, queues=of_shard)) for shard, of_shard in shards]
+        return move_in_all(requests, self.host, every=every)
 
     def undo(
         self,

@@ -118,6 +118,21 @@ def earlier_commit(request: MoveRequest, commits: Iterable[Ctl]) -> Ctl | None:
     return earlier
 
 
+_OF_SHARD = frozenset({"queues", "offsets", "undoes", "undoes_action", "undoes_commit"})
+"""Parameters that differ between the shards of one request."""
+
+
+def commit_elsewhere(request: MoveRequest, commits: Iterable[Ctl]) -> Ctl | None:
+    """As ``earlier_commit``, of the commits in a shard that is none of those of ``request``: what a request names in each shard
+    for itself is not compared."""
+    earlier = next(iter(commits), None)
+    if earlier is not None:
+        requested = json.loads(request.parameters)
+        common = {name: value for name, value in requested.items() if name not in _OF_SHARD}
+        refuse_other_request(request.request_id, json.loads(earlier.parameters), common)
+    return earlier
+
+
 def move_report(status: Status, shard: str, ctl: Ctl, warnings: tuple[str, ...] = ()) -> MoveReport:
     """The report of a move with this ctl row: committed, or proposed by a dry run."""
     return MoveReport(

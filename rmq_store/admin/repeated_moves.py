@@ -2,17 +2,24 @@
 
 A move is one commit per shard, so a request that was cut is committed in some shards only. Its repetition does the rest, as if
 it had not been cut. It would not be as if where another move came in between: then the answer would show offsets that the
-group has left already, and the shards would stand at moves of different requests.
+group has left already, or the rest would overwrite what another operator set meanwhile, and the shards would stand at moves of
+different requests.
+
+In a shard that has the request, the order of its log says what came after it. In one that lacks it, the times of the store
+must: the logs of two shards have no common order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from rmq_store.admin.undo import undone_sentence
-from rmq_store.commit.ctl import Ctl
+from rmq_store.admin.undo import MOVES, undone_sentence
+from rmq_store.commit.ctl import Action, Ctl
 from rmq_store.errors import WrongUse
+
+MOVING = (*MOVES, Action.CUTOVER, Action.HAND_BACK, Action.IMPORT)
+"""What moves offsets of a group without a window: operators' actions on it, and those on a broker that has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +46,39 @@ def came_after(ctl: Ctl, last_move: Ctl | None) -> str:
     return undone_sentence(last_move)
 
 
-def refuse_rest(request_id: str, made: Mapping[str, Made | None]) -> None:
+def first_time(made: Iterable[Made]) -> int:
+    """When the store has committed the first part of a request (ms, UTC). ``made``: its commits, at least one."""
+    return min(one.ctl.store_timestamp for one in made)
+
+
+def later_move(first_ms: int, commits: Iterable[Ctl], group: str) -> Ctl | None:
+    """Of the ``commits`` of a shard that lacks a request, the last move of the group, in the order of the log, that the store
+    committed after ``first_ms``, the ``first_time`` of the request; None: there is none.
+
+    By the times of the store, since the logs of two shards have no common order: a move that a clock far behind has dated
+    before the request is not seen.
+    """
+    moves = [
+        ctl
+        for ctl in commits
+        if ctl.store_timestamp > first_ms
+        and ctl.action in MOVING
+        and (ctl.group == group or any(move.group == group for move in ctl.moved))
+    ]
+    return max(moves, key=lambda ctl: (ctl.read_version, ctl.commit_id), default=None)
+
+
+def refuse_rest(request_id: str, made: Mapping[str, Made], rest: Mapping[str, Ctl | None]) -> None:
     """Raise WrongUse for a request that is committed in some shards and not in all, where another move came after it.
 
-    ``made``: by shard what it has committed there, None: nothing.
+    ``made``: by shard what it has committed there. ``rest``: by shard that lacks it what has moved the group there since, see
+    ``later_move``; None: nothing.
     """
-    rest = [shard for shard, before in made.items() if before is None]
-    after = [f"in shard {shard} {before.since}" for shard, before in made.items() if before and before.since]
+    after = [f"in shard {shard} {before.since}" for shard, before in made.items() if before.since]
+    after += [f"in shard {shard} {undone_sentence(move)}" for shard, move in rest.items() if move]
     if rest and after:
-        first = ", ".join(shard for shard, before in made.items() if before)
         raise WrongUse(
-            f"request {request_id} was committed in shard {first} and not in {', '.join(rest)}, and another move came after "
-            f"it: {'; '.join(after)}. The rest of it is not done, and nothing was changed; make a new request, with a new id"
+            f"request {request_id} was committed in shard {', '.join(made)} and not in {', '.join(rest)}, and another move "
+            f"came after it: {'; '.join(after)}. The rest of it is not done, and nothing was changed; make a new request, "
+            "with a new id"
         )

@@ -159,6 +159,32 @@ def chosen_actions(
     return {} if newest is None else {shard: ctl for shard, ctl in last.items() if _name(ctl) == _name(newest)}
 
 
+def refuse_other_undo(
+    request_id: str, made: Mapping[str, Ctl], undone: Mapping[str, Ctl | None], last: Mapping[str, Ctl]
+) -> None:
+    """Raise WrongUse for an undo that was committed in some shards and not in all, where its rest would not undo the same
+    action: none of these shards has it, or another action came after it.
+
+    ``made``: by shard the commit that it undid there. ``undone``: by shard that lacks the undo the commit of the same action;
+    None: that never happened there. ``last``: by shard the group's last action.
+    """
+    first = next(iter(made.values()))
+    what = f"request {request_id} undid {first.action} {first.request_id} in shard {', '.join(made)}"
+    if not any(undone.values()):
+        raise WrongUse(
+            f"{what}, and shard {', '.join(undone)} does not have that action: there it has nothing to undo. Another undo, "
+            "with a new id, takes back the group's last action there"
+        )
+    after = {shard: last[shard] for shard, ctl in undone.items() if ctl is not None and last[shard] != ctl}
+    if after:
+        told = "; ".join(f"in shard {shard} {undone_sentence(ctl)}" for shard, ctl in after.items())
+        raise WrongUse(
+            f"{what} and not in {', '.join(after)}, and another action came after that one: {told}. The rest of it is not "
+            "done, and nothing was changed; make another undo, with a new id, which takes back the last action (--shard: only "
+            "in one shard)"
+        )
+
+
 def _name(ctl: Ctl) -> tuple[Action, str]:
     return ctl.action, ctl.request_id
 

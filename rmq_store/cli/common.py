@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from rmq_store.cli.options import QueueName, before_the_command
+from rmq_store.cli.options import ChangeOptions, QueueName, before_the_command
 from rmq_store.cli.output import Output
 from rmq_store.commit.ctl import is_born_here
 from rmq_store.commit.request import request_id_of
@@ -112,6 +112,17 @@ def new_request(command: str, option: str | None, host: Host) -> str:
 
 
 # --- queues and shards ------------------------------------------------------------------------------------------------
+
+
+def shards_of_request(store: LakeStore, options: ChangeOptions) -> tuple[list[Shard], list[Shard]]:
+    """The shards that ``--shard`` chooses, and all in which the request may have been done before: with ``--request`` those of
+    the store, since ``--shard`` is no part of a request; an id that is made now is in none. Raises WrongUse for an unknown
+    shard."""
+    if options.shard is None or options.request is None:
+        shards = store.shards(options.shard)
+        return shards, shards
+    every = store.shards()
+    return [shard for shard in every if shard.name == options.shard] or store.shards(options.shard), every
 
 
 def queues_by_shard(

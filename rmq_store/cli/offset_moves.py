@@ -35,7 +35,7 @@ def show_moves(
     more = sum(move["messages"] or 0 for move in moves)
     first = sum(move["messages"] is None and move["to_offset"] is not None for move in moves)
     statuses = {report.status for report in reports}
-    status = Status.COMMITTED if Status.COMMITTED in statuses else reports[0].status
+    status = next((one for one in (Status.COMMITTED, Status.DRY_RUN) if one in statuses), Status.ALREADY_COMMITTED)
     request_id = reports[0].request_id
     is_dry = status == Status.DRY_RUN
     bytes_ = sum(move["bytes"] or 0 for move in moves)

@@ -18,6 +18,7 @@ from rmq_store.cli.common import (
     open_store,
     optional_settings,
     queues_by_shard,
+    shards_of_request,
 )
 from rmq_store.cli.export import export
 from rmq_store.cli.offset_moves import show_moves, states_before
@@ -195,14 +196,16 @@ def _reset(
     output, settings = Output(options.as_json), optional_settings(options.settings)
     group, topic = request.group, request.topic
     check_group(store, group, settings)
-    shards = queues_by_shard(store.shards(options.shard), topic, queues, store if options.shard else None)
+    chosen, every = shards_of_request(store, options)
+    shards = queues_by_shard(chosen, topic, queues, store if options.shard else None)
     known = known_group(group, settings)
     if known is not None and topic not in {retry_topic(group), *(one.topic for one in known.subscriptions)}:
         output.note(
             f"group {group} does not subscribe to {topic} in the settings: it will not read from the new offsets"
         )
     before = states_before([shard for shard, _ in shards], group, known)
-    reports = move_in_all([(shard, replace(request, queues=chosen)) for shard, chosen in shards], host, known)
+    requests = [(shard, replace(request, queues=of_shard)) for shard, of_shard in shards]
+    reports = move_in_all(requests, host, known, every=every)
     show_moves(output, reports, before, {"group": group, "topic": topic})
 
 
@@ -243,14 +246,14 @@ def clone(
     settings = optional_settings(options.settings)
     for group in (source, target):
         check_group(store, group, settings)
-    all_shards = store.shards(options.shard)
-    if not all_shards:
+    chosen, every = shards_of_request(store, options)
+    if not chosen:
         raise empty_store(store)
     # Shards without offsets of the source have nothing to clone; if none has any, the first one raises the error.
-    shards = [one for one in all_shards if request.source_offsets(ShardLookup(one), one.positions())] or all_shards[:1]
+    shards = [one for one in chosen if request.source_offsets(ShardLookup(one), one.positions())] or chosen[:1]
     known = known_group(target, settings)
     before = states_before(shards, target, known)
-    reports = move_in_all([(shard, request) for shard in shards], host, known)
+    reports = move_in_all([(shard, request) for shard in shards], host, known, every=every)
     show_moves(Output(options.as_json), reports, before, {"group": target, "source": source, "topic": topic})
 
 
@@ -276,9 +279,9 @@ def undo(
     output, settings = Output(options.as_json), optional_settings(options.settings)
     request_id = new_request("undo", options.request, host)
     check_group(store, group, settings)
-    known, shards = known_group(group, settings), store.shards(options.shard)
+    known, (shards, every) = known_group(group, settings), shards_of_request(store, options)
     before = states_before(shards, group, known)
-    undone = actions_to_undo(shards, group, request_id)
+    undone = actions_to_undo(shards, group, request_id, every=every)
     reports = undo_in(
         undone,
         group,
@@ -289,6 +292,7 @@ def undo(
         force=force,
         dry_run=options.dry_run,
         settings=known,
+        every=every,
     )
     parameters = json.loads(reports[0].parameters)
     output.line(f"undoes: {undone_sentence(undone[0][1])}")
@@ -367,7 +371,8 @@ def import_offsets(
     read = read_offsets(file, group, broker)
     if read.note:
         output.note(read.note)
-    shards = [(shard, shard.positions()) for shard in store.shards(options.shard)]
+    chosen, every = shards_of_request(store, options)
+    shards = [(shard, shard.positions()) for shard in chosen]
     unknown = unknown_queues(read.offsets, [positions for _, positions in shards])
     # Offset 0 of a queue that the store does not have says nothing: most retry topics are empty.
     empty = {queue for queue in unknown if read.offsets[queue] == 0}
@@ -396,5 +401,5 @@ def import_offsets(
             requests.append((shard, request))
     known = known_group(group, settings)
     before = states_before([shard for shard, _ in shards], group, known)
-    reports = move_in_all(requests, host, known)
+    reports = move_in_all(requests, host, known, every=every)
     show_moves(output, reports, before, {"group": group, "file": str(read.used)})

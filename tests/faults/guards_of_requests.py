@@ -8,6 +8,9 @@ IMPORT = "tests/contract/test_import_store.py"
 IMPORTS = "tests/faults/test_import_guards.py"
 SEND = "tests/contract/test_engines_send.py"
 REDRIVE = "tests/contract/test_engines_redrive.py"
+CUT = "tests/contract/test_cli_cut_moves.py"
+REPEATED = "tests/unit/test_repeated_moves.py"
+UNDO = "tests/unit/test_undo.py"
 DELETE = "tests/unit/test_delete_group.py"
 DELETE_REFUSED = "tests/contract/test_engines_delete.py"
 ONE_REQUEST = "tests/contract/test_engines_one_request.py"
@@ -97,6 +100,54 @@ REQUESTS = (
     Guard(
         "admin.delete_group:DeleteGroupRequest.moves",
         cases(DELETE_REFUSED, "nothing_a_system_group_a_broadcasting_group_or_no_reason_is_refused"),
+    ),
+    # --- requests that were cut between two shards ---
+    Guard(
+        "admin.repeated_moves:refuse_rest",
+        cases(REPEATED, "the_rest_of_a_request_is_refused_where_another_move_came_after_it"),
+        (("if move]", "if False]"), ("if before.since]", "if False]")),
+    ),
+    Guard(
+        "admin.repeated_moves:first_time",
+        cases(REPEATED, "a_move_is_later_than_a_request_by_the_times_of_the_store"),
+        (("min(", "max("),),
+    ),
+    Guard(
+        "admin.repeated_moves:later_move",
+        cases(REPEATED, "a_move_is_later_than_a_request_by_the_times_of_the_store"),
+        (
+            ("ctl.store_timestamp > first_ms", "ctl.store_timestamp >= first_ms"),
+            ("and ctl.action in MOVING", ""),
+            ("ctl.group == group or", ""),
+            ("or any(move.group == group for move in ctl.moved)", ""),
+        ),
+    ),
+    Guard("admin.undo:refuse_other_undo", cases(UNDO, "the_rest_of_an_undo_undoes_the_same_action_or_nothing")),
+    Guard(
+        "lake.admin.offset_moves:move_in_all",
+        cases(
+            CUT,
+            "the_rest_of_an_undo_is_not_done_where_its_half_was_followed",
+            "an_id_that_another_shard_has_for_another_move_is_refused",
+        ),
+        (("if len(requests) > 1 or others", "if len(requests) > 1"),),
+    ),
+    Guard(
+        "lake.admin.offset_moves:_refuse_rest",
+        cases(
+            CUT,
+            "the_rest_of_an_undo_is_done_where_the_undone_action_came_late",
+            "the_rest_of_an_import_of_offsets_is_not_done_over_a_later_move",
+        ),
+        (
+            ("request.action is not Action.UNDO", "True"),
+            ("request.action is not Action.UNDO", "False"),
+        ),
+    ),
+    Guard(
+        "lake.admin.undo:actions_to_undo",
+        cases(CUT, "a_shard_in_which_the_undone_action_never_happened_is_no_rest"),
+        (("(*every, *shards)", "shards"),),
     ),
     Guard("admin.redrive:_at_places", cases(REDRIVE, "a_place_where_no_letter_lies_is_refused"), deep=True),
     Guard(

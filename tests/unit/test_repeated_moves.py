@@ -2,43 +2,90 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from rmq_store.admin.repeated_moves import Made, came_after, refuse_rest
-from rmq_store.commit.ctl import Action, Actor, Ctl
+from rmq_store.admin.repeated_moves import Made, came_after, first_time, later_move, refuse_rest
+from rmq_store.commit.ctl import Action, Actor, Ctl, Moved
 from rmq_store.errors import WrongUse
+from rmq_store.message.message import MessageQueue
+
+Q0 = MessageQueue("Orders", "broker-a", 0)
 
 
-def move(epoch: int, action: Action = Action.RESET) -> Ctl:
-    actor = Actor("ana", "test")
-    return Ctl("a" * 32, action, actor, reason="x", request_id=f"2026-01-01-{epoch}", group="orders", epoch=epoch)
+def move(
+    epoch: int, action: Action = Action.RESET, *, at: int = 0, version: int = 0, group: str | None = "orders"
+) -> Ctl:
+    return Ctl(
+        "a" * 32,
+        action,
+        Actor("ana", "test"),
+        reason="x",
+        request_id=f"2026-01-01-{epoch}",
+        group=group,
+        epoch=epoch,
+        store_timestamp=at,
+        read_version=version,
+    )
 
 
 DONE, FOLLOWED = Made(move(1)), Made(move(1), "undo 2026-01-01-2 of ana")
 
 
 @pytest.mark.parametrize(
-    ("made", "is_refused"),
+    ("made", "rest", "after"),
     [
-        ({"a": None, "b": None}, False),
-        ({"a": DONE, "b": None}, False),
-        ({"a": DONE, "b": DONE}, False),
-        ({"a": FOLLOWED, "b": FOLLOWED}, False),
-        ({"a": FOLLOWED, "b": DONE}, False),
-        ({"a": FOLLOWED}, False),
-        ({"a": FOLLOWED, "b": None}, True),
-        ({"a": None, "b": FOLLOWED}, True),
-        ({"a": DONE, "b": FOLLOWED, "c": None}, True),
+        ({}, {"a": None, "b": None}, None),
+        ({"a": DONE}, {"b": None}, None),
+        ({"a": DONE, "b": DONE}, {}, None),
+        ({"a": FOLLOWED, "b": FOLLOWED}, {}, None),
+        ({"a": FOLLOWED, "b": DONE}, {}, None),
+        ({"a": FOLLOWED}, {}, None),
+        ({"a": FOLLOWED}, {"b": None}, "in shard a undo 2026-01-01-2 of ana"),
+        ({"b": FOLLOWED}, {"a": None}, "in shard b undo 2026-01-01-2 of ana"),
+        ({"a": DONE, "b": FOLLOWED}, {"c": None}, "in shard b undo 2026-01-01-2 of ana"),
+        ({"a": DONE}, {"b": move(2)}, r"in shard b reset 2026-01-01-2 of ana at 1970-01-01T00:00:00\S* \(x\)"),
+        ({"a": DONE}, {"b": None, "c": move(2)}, r"in shard c reset 2026-01-01-2 of ana at \S+ \(x\)"),
+        (
+            {"a": FOLLOWED},
+            {"b": move(3)},
+            r"in shard a undo .* of ana; in shard b reset 2026-01-01-3 of ana at \S+ \(x\)",
+        ),
     ],
 )
 def test_the_rest_of_a_request_is_refused_where_another_move_came_after_it(
-    made: dict[str, Made | None], is_refused: bool
+    made: dict[str, Made], rest: dict[str, Ctl | None], after: str | None
 ) -> None:
-    if not is_refused:
-        refuse_rest("2026-01-01-1", made)
+    if after is None:
+        refuse_rest("2026-01-01-1", made, rest)
         return
-    with pytest.raises(WrongUse, match=r"request 2026-01-01-1 was committed .*in shard . undo 2026-01-01-2 of ana\."):
-        refuse_rest("2026-01-01-1", made)
+    where = f"in shard {', '.join(made)} and not in {', '.join(rest)}, and another move came after it"
+    with pytest.raises(WrongUse, match=rf"request 2026-01-01-1 was committed {where}: {after}\. .*with a new id"):
+        refuse_rest("2026-01-01-1", made, rest)
+
+
+def test_a_move_is_later_than_a_request_by_the_times_of_the_store() -> None:
+    first_ms = first_time([Made(move(1, at=70)), Made(move(1, at=50))])
+    assert first_ms == 50
+    for commits, later in (
+        ([], None),
+        ([move(2, at=49)], None),
+        ([move(2, at=50)], None),
+        ([move(2, at=51)], 0),
+        ([move(2, at=90, version=4), move(3, at=60, version=5)], 1),
+        ([move(2, at=60, version=4), move(3, at=40, version=5)], 0),  # of a clock that stepped back
+        ([move(2, Action.DELETE, at=60)], 0),
+        ([move(2, Action.CLONE, at=60)], 0),
+        ([move(2, Action.UNDO, at=60)], 0),
+        ([move(2, Action.CONSUME, at=60)], None),
+        ([move(2, Action.REDRIVE, at=60)], None),
+        ([move(2, at=60, group="others")], None),
+        ([move(2, Action.CUTOVER, at=60, group=None)], None),
+        ([replace(move(2, Action.CUTOVER, at=60, group=None), moved=(Moved("others", Q0, 0, 5, 2),))], None),
+        ([replace(move(2, Action.CUTOVER, at=60, group=None), moved=(Moved("orders", Q0, 0, 5, 2),))], 0),
+    ):
+        assert later_move(first_ms, commits, "orders") == (None if later is None else commits[later])
 
 
 def test_what_came_after_is_the_last_move_of_an_operator_else_one_of_a_broker() -> None:

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from rmq_store.admin.undo import UndoRequest, chosen_actions, last_action
+from rmq_store.admin.undo import UndoRequest, chosen_actions, last_action, refuse_other_undo
 from rmq_store.commit.ctl import Action, Actor, Ctl, Moved
 from rmq_store.commit.positions import ABSENT, Positions, grp_id, max_id, min_id, off_id
 from rmq_store.errors import WrongUse
@@ -172,3 +172,19 @@ def test_the_action_that_was_shown_is_undone_or_none() -> None:
         chosen_actions({"s": last}, "orders", partial(acted, {}), "a")
     with pytest.raises(WrongUse, match="it has none"):
         chosen_actions({}, "orders", partial(acted, {}), "a")
+
+
+def test_the_rest_of_an_undo_undoes_the_same_action_or_nothing() -> None:
+    in_a, in_b, other = action(id_="a", at=1), action(id_="a", at=2), action(id_="b", kind=Action.DELETE, at=3)
+    refuse_other_undo("r", {"a": in_a}, {"b": in_b}, {"b": in_b})
+    refuse_other_undo("r", {"a": in_a}, {"b": in_b, "c": None}, {"b": in_b, "c": other})
+    refuse_other_undo("r", {"a": in_a}, {"b": in_b, "c": None}, {"b": in_b})
+    with pytest.raises(
+        WrongUse, match=r"r undid reset 2026-01-01-a in shard a, and shard b, c does not have that action"
+    ):
+        refuse_other_undo("r", {"a": in_a}, {"b": None, "c": None}, {"c": other})
+    with pytest.raises(
+        WrongUse,
+        match=r"r undid reset 2026-01-01-a in shard a and not in c, .*: in shard c delete 2026-01-01-b of ana at .* new id",
+    ):
+        refuse_other_undo("r", {"a": in_a}, {"b": in_b, "c": in_b}, {"b": in_b, "c": other})

@@ -85,7 +85,8 @@ class RmqResetOffsetOperator(RmqOperator):
         deployment, host = self.hook.deployment, Host()
         store, settings = deployment.open_store(), deployment.optional_settings()
         check_group(store, request.group, settings)
-        shards = shards_with_queues(store.shards(), request.topic, request.queues)
+        every = store.shards()
+        shards = shards_with_queues(every, request.topic, request.queues)
         preview = Preview.of_task(context, self.preview_task)
         shown = {shard.name: preview.offsets(shard, [request.topic]) for shard, _ in shards}
         if preview.facts:
@@ -94,6 +95,7 @@ class RmqResetOffsetOperator(RmqOperator):
             [(shard, replace(request, queues=queues, shown=shown[shard.name])) for shard, queues in shards],
             host,
             known_group(request.group, settings),
+            every=every,
         )
         action = f"{request.group}, topic {request.topic}"
         return self.moved(context, [shard for shard, _ in shards], request.group, reports, action)

@@ -78,8 +78,8 @@ class RmqUndoOperator(RmqOperator):
         run, deployment, host = self.run_facts(context), self.hook.deployment, Host()
         store, settings = deployment.open_store(), deployment.optional_settings()
         check_group(store, params.group, settings)
-        shards = store.shards(params.shard)
-        undone = actions_to_undo(shards, params.group, run.request_id, shown.facts.get("undoes"))
+        shards, every = store.shards(params.shard), store.shards()
+        undone = actions_to_undo(shards, params.group, run.request_id, shown.facts.get("undoes"), every=every)
         if not undone:
             nothing_to_do(context, nothing_to_undo(params.group))
             return []
@@ -93,6 +93,7 @@ class RmqUndoOperator(RmqOperator):
             force=params.force,
             dry_run=params.dry_run,
             settings=known_group(params.group, settings),
+            every=every,
         )
         _, first = undone[0]
         action = f"{params.group}, undo of {undone_sentence(first)}"

@@ -5,15 +5,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from rmq_store.admin.move_sizes import move_notes
-from rmq_store.admin.offset_moves import MoveReport, MoveRequest, earlier_commit, move_report
-from rmq_store.admin.repeated_moves import Made, came_after, refuse_rest
+from rmq_store.admin.offset_moves import MoveReport, MoveRequest, commit_elsewhere, earlier_commit, move_report
+from rmq_store.admin.repeated_moves import MOVING, Made, came_after, first_time, later_move, refuse_rest
 from rmq_store.admin.reset import ResetRequest, ResetTo
 from rmq_store.admin.undo import MOVES, is_last_move
-from rmq_store.commit.ctl import Moved
+from rmq_store.commit.ctl import Action, Ctl, Moved
 from rmq_store.commit.positions import Positions
 from rmq_store.commit.request import Status
 from rmq_store.errors import StaleAttempt
@@ -30,17 +30,30 @@ from rmq_store.utils.host import Host
 
 
 def move_in_all(
-    requests: Sequence[tuple[Shard, MoveRequest]], host: Host, settings: GroupSettings | None = None
+    requests: Sequence[tuple[Shard, MoveRequest]],
+    host: Host,
+    settings: GroupSettings | None = None,
+    *,
+    every: Sequence[Shard] = (),
 ) -> list[MoveReport]:
     """Carry out a request in several shards, with a commit in each. All are checked before the first commit: when one shard
-    refuses its part, nothing is moved in the others either. Raises the errors of ``move_offsets``, and WrongUse when the
-    request is committed in some of the shards and was followed there by another move."""
-    if len(requests) > 1:  # a single one is checked by its own move
+    refuses its part, nothing is moved in the others either.
+
+    ``every``: all shards of the store, in which the request may have been committed before; none for a new request. Raises the
+    errors of ``move_offsets``, and WrongUse when the request is committed in some shards and not in one of ``requests``, and
+    another move of the group came after it (``refuse_rest``).
+    """
+    named = {shard.name for shard, _ in requests}
+    others = [shard for shard in every if shard.name not in named]
+    if len(requests) > 1 or others:  # else it is checked by its own move
         made = {shard.name: _made(shard, request) for shard, request in requests}
-        refuse_rest(requests[0][1].request_id, made)
-        for shard, request in requests:
-            if made[shard.name] is None:
-                _planned(shard, request)
+        rest = [(shard, request) for shard, request in requests if made[shard.name] is None]
+        if rest:
+            _, request = rest[0]
+            made |= {shard.name: _made_elsewhere(shard, request) for shard in others}
+            _refuse_rest([shard for shard, _ in rest], request, made)
+        for shard, request in rest if len(requests) > 1 else ():
+            _planned(shard, request)
     return [move_offsets(shard, request, host, settings) for shard, request in requests]
 
 
@@ -75,11 +88,34 @@ def _made(shard: Shard, request: MoveRequest) -> Made | None:
     shard.commitlog.refresh()
     commits = shard.ctls_of_request(request.request_id, request.group, request.action)
     earlier = earlier_commit(request, commits)
-    if earlier is None:
-        return None
-    if is_last_move(earlier, shard.positions()):
-        return Made(earlier)
-    return Made(earlier, came_after(earlier, last_action_in(shard, request.group, MOVES)))
+    return None if earlier is None else _followed(shard, earlier)
+
+
+def _made_elsewhere(shard: Shard, request: MoveRequest) -> Made | None:
+    """The same, in a shard in which the request is not to be carried out now."""
+    shard.commitlog.refresh()
+    commits = shard.ctls_of_request(request.request_id, request.group, request.action)
+    earlier = commit_elsewhere(request, commits)
+    return None if earlier is None else _followed(shard, earlier)
+
+
+def _followed(shard: Shard, made: Ctl) -> Made:
+    if is_last_move(made, shard.positions()):
+        return Made(made)
+    return Made(made, came_after(made, last_action_in(shard, made.group or "", MOVES)))
+
+
+def _refuse_rest(rest: Sequence[Shard], request: MoveRequest, made: Mapping[str, Made | None]) -> None:
+    """``refuse_rest`` of the shards that lack the request. ``made``: by shard of the store."""
+    before = {name: one for name, one in made.items() if one is not None}
+    if not before:
+        return
+    first_ms = first_time(before.values())
+    later: dict[str, Ctl | None] = {shard.name: None for shard in rest}
+    if request.action is not Action.UNDO:  # the rest of an undo has its own rule: ``refuse_other_undo``
+        for shard in rest:
+            later[shard.name] = later_move(first_ms, shard.ctls_stored_after(first_ms, MOVING), request.group)
+    refuse_rest(request.request_id, before, later)
 
 
 def _made_before(shard: Shard, made: Made) -> MoveReport:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rmq_store.admin.offset_moves import MoveReport
 from rmq_store.admin.undo import (
-    ACTIONS,
     UndoRequest,
     chosen_actions,
     nothing_to_undo,
+    refuse_other_undo,
 )
 from rmq_store.commit.ctl import Action, Actor, Ctl
 from rmq_store.errors import WrongUse
@@ -31,11 +31,12 @@ def undo(
     force: bool = False,
     dry_run: bool = False,
     settings: GroupSettings | None = None,
+    every: Sequence[Shard] = (),
 ) -> list[MoveReport]:
     """Undo an action of a group, as ``actions_to_undo`` returns it. The same request, run again, finishes what it began.
 
-    ``settings``: those of the group, None when there are none. Raises WrongUse (see ``UndoRequest.moves``), also where there
-    is nothing to undo, and the errors of ``commit``.
+    ``settings``: those of the group, None when there are none. ``every``: see ``move_in_all``. Raises WrongUse (see
+    ``UndoRequest.moves``), also where there is nothing to undo, and the errors of ``commit``.
     """
     if not undone:
         raise WrongUse(nothing_to_undo(group))
@@ -54,32 +55,53 @@ def undo(
         )
         for shard, action in undone
     ]
-    return move_in_all(requests, host, settings)
+    return move_in_all(requests, host, settings, every=every)
 
 
 def actions_to_undo(
-    shards: Sequence[Shard], group: str, request_id: str, undoes: str | None = None
+    shards: Sequence[Shard], group: str, request_id: str, undoes: str | None = None, *, every: Sequence[Shard] = ()
 ) -> list[tuple[Shard, Ctl]]:
-    """The commits that a request undoes, each with its shard: those that it has undone before, else the group's last action in
-    the shards that have it. Empty: there is none.
+    """The commits that a request undoes in these shards, each with its shard: of the action that it has undone before, in any
+    shard of the store, else of the group's last action, in the shards that have it. Empty: there is none.
 
-    ``undoes``: the request of the action that is meant. Raises WrongUse when another one is the last.
+    ``undoes``: the request of the action that is meant. Raises WrongUse when another one is the last. ``every``: all shards of
+    the store; none for a new request, which has undone nothing. Raises WrongUse where a request that has undone the action in
+    another shard cannot undo the same one in these (``refuse_other_undo``).
     """
-    for shard in shards:
+    by_name = {shard.name: shard for shard in (*every, *shards)}
+    for shard in by_name.values():
         shard.commitlog.refresh()
-    made = {shard.name: shard.ctls_of_request(request_id, group, Action.UNDO) for shard in shards}
+    made = {
+        name: commits[0]
+        for name, shard in by_name.items()
+        if (commits := shard.ctls_of_request(request_id, group, Action.UNDO))
+    }
+    if made:
+        before = {
+            name: commit
+            for name, ctl in made.items()
+            if (commit := by_name[name].ctl_of(ctl.parameter("undoes_commit")))
+        }
+        return _undone_again(shards, group, request_id, before)
     last = {shard.name: ctl for shard in shards if (ctl := last_action_in(shard, group)) is not None}
-    if not any(made.values()):
-        by_name = {shard.name: shard for shard in shards}
 
-        def acted(shard: str, ctl: Ctl) -> bool:
-            return bool(by_name[shard].ctls_of_request(ctl.request_id, group, ctl.action))
+    def acted(shard: str, ctl: Ctl) -> bool:
+        return bool(by_name[shard].ctls_of_request(ctl.request_id, group, ctl.action))
 
-        chosen = chosen_actions(last, group, acted, undoes)
-        return [(shard, chosen[shard.name]) for shard in shards if shard.name in chosen]
-    undone_id = next(ctl.parameter("undoes") for ctls in made.values() for ctl in ctls)
-    undone = []
-    for shard in shards:
-        commits = [ctl for action in ACTIONS for ctl in shard.ctls_of_request(undone_id, group, action)]
-        undone += [(shard, ctl) for ctl in commits[:1] if made[shard.name] or last[shard.name] == ctl]
-    return undone
+    chosen = chosen_actions(last, group, acted, undoes)
+    return [(shard, chosen[shard.name]) for shard in shards if shard.name in chosen]
+
+
+def _undone_again(
+    shards: Sequence[Shard], group: str, request_id: str, made: Mapping[str, Ctl]
+) -> list[tuple[Shard, Ctl]]:
+    """``made``: by shard what the request has undone there."""
+    action = next(iter(made.values()))
+    rest = [shard for shard in shards if shard.name not in made]
+    of_rest = {shard.name: shard.ctls_of_request(action.request_id, group, action.action) for shard in rest}
+    undone = {name: next(iter(commits), None) for name, commits in of_rest.items()}
+    if any(undone.values()) or len(rest) == len(shards):
+        last = {shard.name: ctl for shard in rest if (ctl := last_action_in(shard, group)) is not None}
+        refuse_other_undo(request_id, made, undone, last)
+    known = {**undone, **made}
+    return [(shard, ctl) for shard in shards if (ctl := known[shard.name]) is not None]

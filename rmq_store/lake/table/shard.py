@@ -154,6 +154,14 @@ class Shard:
             if ctl.commit_id >= floor and group in (None, ctl.group) and action in (None, str(ctl.action))
         ]
 
+    def ctls_stored_after(self, ms: int, actions: Sequence[Action]) -> list[Ctl]:
+        """The commits of these actions, of any group, whose store timestamps are later than ``ms``, in commit order. By the
+        statistics of the files, so that commits which a wrong clock has dated do not hide others."""
+        later = pc.field("max.store_timestamp") > ms
+        several = [self.commitlog.files(_IS_CTL & later & _may_have("action", str(action))) for action in actions]
+        paths = dict.fromkeys(path for files in several for path in files.column("path").to_pylist())
+        return [ctl for ctl in self.ctls_in([*paths]) if ctl.action in actions and ctl.store_timestamp > ms]
+
     def has_ctl(self, group: str, action: Action, epoch: int = 0) -> bool:
         """Whether the group has a commit of that action in this epoch or a later one. Usually that reads one file for yes and
         none for no: epochs grow, so no commit has a later one than the newest, or than those that a wrong clock may have put

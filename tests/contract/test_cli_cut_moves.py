@@ -1,0 +1,243 @@
+"""Moves of offsets that were cut between two shards, and what their repetition still does."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import rmq_store
+from rmq_store.admin.reset import ResetRequest, ResetTo
+from rmq_store.broker_files.local_offsets import local_offsets_text
+from rmq_store.commit.ctl import Actor
+from rmq_store.lake.admin import offset_moves
+from rmq_store.lake.admin.offset_moves import move_in_all
+from rmq_store.lake.table.shard import Shard
+from rmq_store.message.message import MessageQueue
+from rmq_store.utils.host import Host, day_of
+from tests.contract.rmq import TODAY, Rmq
+from tests.contract.test_cli_admin import TWO_SHARDS, in_two_shards, offsets_of_two
+from tests.contract.test_cli_undo import refused_rest
+
+__all__ = ["in_two_shards"]
+
+DAY_MS = 86_400_000
+IN_A, IN_B = ("--shard", "a"), ("--shard", "b")
+RESET = ("reset", "-g", "two", "-t", "Orders", "--reason", "x", "--actor", "ana")
+SKIP = ("skip", "-g", "two", "-t", "Orders", "--reason", "x", "--actor", "ana")
+CLONE = ("clone", "--from", "other", "--to", "two", "--reason", "x", "--actor", "ana")
+UNDO = ("undo", "-g", "two", "--reason", "x", "--actor", "ana")
+DELETE = ("delete-group", "-g", "two", "--reason", "x", "--actor", "ana")
+REDRIVE = ("redrive", "-g", "two", "--all", "--reason", "x", "--actor", "ana")
+WINDOW = ("consume", "-g", "two")
+
+
+def id_(name: str) -> tuple[str, str]:
+    return "--request", f"{TODAY}-{name}"
+
+
+@pytest.fixture
+def two(in_two_shards: Rmq) -> Rmq:
+    """Groups two and other, each at the end of Orders: 3 in shard a, 1 in shard b."""
+    settings = in_two_shards.folder / "consumers.toml"
+    settings.write_text(TWO_SHARDS + TWO_SHARDS.replace('"two"', '"other"'))
+    in_two_shards("consume", "-g", "other")
+    return in_two_shards
+
+
+@pytest.fixture
+def cut_undo(two: Rmq) -> Rmq:
+    """A reset of both shards, and its undo in a alone."""
+    two.json(*RESET, "--to-min", *id_("R0"))
+    assert two.json(*UNDO, *id_("U1"), *IN_A)["undoes"] == f"{TODAY}-R0"
+    return two
+
+
+BETWEEN = {
+    "reset": (*RESET, "--to-max"),
+    "skip": SKIP,
+    "clone": CLONE,
+    "undo": UNDO,
+    "delete": DELETE,
+}
+
+
+# --- undo ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("between", [*BETWEEN, "redrive"])
+def test_the_rest_of_an_undo_is_not_done_where_another_action_came_after_the_undone_one(
+    cut_undo: Rmq, between: str
+) -> None:
+    command = (BETWEEN | {"redrive": REDRIVE})[between]
+    assert cut_undo(*command, *id_("R2"), *IN_B).exit_code == 0
+    for shard in ((), IN_B):
+        error = refused_rest(cut_undo, *UNDO, *id_("U1"), *shard)
+        assert f"request {TODAY}-U1 undid reset {TODAY}-R0 in shard a and not in b" in error
+        assert re.search(rf"in shard b \w+ {TODAY}-R2 of ana at {TODAY}T[\d:.]+Z \(x\)", error)
+        assert "make another undo, with a new id" in error
+    done = cut_undo.json(*UNDO, *id_("U1"), *IN_A)
+    assert (done["status"], {move["shard"] for move in done["moves"]}) == ("already_committed", {"a"})
+    assert cut_undo.json("audit")["audit"] == []
+
+
+@pytest.mark.parametrize("shard", [(), IN_B])
+def test_the_rest_of_an_undo_undoes_the_same_action(cut_undo: Rmq, shard: tuple[str, ...]) -> None:
+    dry = cut_undo.json(*UNDO, *id_("U1"), *shard, "--dry-run")
+    assert (dry["status"], dry["undoes"]) == ("dry_run", f"{TODAY}-R0")
+    done = cut_undo.json(*UNDO, *id_("U1"), *shard)
+    assert (done["status"], done["undoes"]) == ("committed", f"{TODAY}-R0")
+    assert offsets_of_two(cut_undo) == [["a", 3], ["b", 1]]
+    again = cut_undo.json(*UNDO, *id_("U1"))
+    assert (again["status"], again["notes"], len(again["moves"])) == ("already_committed", [], 2)
+
+
+def test_the_rest_of_an_undo_after_a_window_needs_force(cut_undo: Rmq) -> None:
+    cut_undo(*WINDOW, *IN_B)
+    assert "windows were committed after reset" in refused_rest(cut_undo, *UNDO, *id_("U1"))
+    done = cut_undo.json(*UNDO, *id_("U1"), "--force")
+    assert (done["status"], done["undoes"]) == ("committed", f"{TODAY}-R0")
+
+
+@pytest.mark.parametrize("shard", [(), IN_B])
+def test_the_rest_of_an_undo_is_not_done_where_its_half_was_followed(cut_undo: Rmq, shard: tuple[str, ...]) -> None:
+    cut_undo(*RESET, "--to-min", *id_("R2"), *IN_A)
+    assert f"in shard a reset {TODAY}-R2 of ana" in refused_rest(cut_undo, *UNDO, *id_("U1"), *shard)
+
+
+def test_a_shard_in_which_the_undone_action_never_happened_is_no_rest(two: Rmq) -> None:
+    two(*RESET, "--to-min", *id_("Rb"), *IN_B)
+    two(*RESET, "--to-min", *id_("R0"), *IN_A)
+    assert two.json(*UNDO, *id_("U1"))["undoes"] == f"{TODAY}-R0"
+    again = two.json(*UNDO, *id_("U1"))
+    assert (again["status"], {move["shard"] for move in again["moves"]}) == ("already_committed", {"a"})
+    error = refused_rest(two, *UNDO, *id_("U1"), *IN_B)
+    assert f"request {TODAY}-U1 undid reset {TODAY}-R0 in shard a, and shard b does not have that action" in error
+
+
+def test_the_rest_of_an_undo_of_an_undo_undoes_the_same_undo(two: Rmq) -> None:
+    two(*RESET, "--to-min", *id_("R0"))
+    two(*UNDO, *id_("U1"))
+    two(*UNDO, *id_("U2"), *IN_A)
+    assert two.json(*UNDO, *id_("U2"), *IN_B)["undoes"] == f"{TODAY}-U1"
+    assert offsets_of_two(two) == [["a", 0], ["b", 0]]
+    two(*UNDO, *id_("U3"), *IN_A)
+    two(*RESET, "--to-max", *id_("R2"), *IN_B)
+    assert f"undid undo {TODAY}-U2 in shard a and not in b" in refused_rest(two, *UNDO, *id_("U3"))
+
+
+def test_the_rest_of_an_undo_is_done_where_the_undone_action_came_late(two: Rmq) -> None:
+    """The reset was still running: its commit in b is later than the undo in a, and is what the undo takes back."""
+    cut_before_b(two, *RESET, "--to-min", *id_("R0"))
+    two(*UNDO, *id_("U1"))
+    store = rmq_store.open_store(two.root)
+    request = ResetRequest(
+        "two", "Orders", ResetTo.MIN, request_id=f"{TODAY}-R0", actor=Actor("ana", "test"), reason="x"
+    )
+    move_in_all([(store.lake.shards("b")[0], request)], Host())
+    assert two.json(*UNDO, *id_("U1"))["status"] == "committed"
+    assert offsets_of_two(two) == [["a", 3], ["b", 1]]
+
+
+# --- reset, skip, clone, import of offsets ---------------------------------------------------------------------------
+
+MOVES = {
+    "reset": (*RESET, "--to-min"),
+    "skip": SKIP,
+    "clone": CLONE,
+}
+
+
+@pytest.mark.parametrize(("move", "between"), [(move, "reset") for move in MOVES] + [("reset", one) for one in BETWEEN])
+def test_the_rest_of_a_move_is_not_done_over_a_later_one(two: Rmq, move: str, between: str) -> None:
+    two(*RESET, "--to-min", *id_("R0"), *IN_B)
+    first = two.json(*MOVES[move], *id_("R1"), *IN_A)
+    assert first["status"] == "committed"
+    assert two(*BETWEEN[between], *id_("R2"), *IN_B).exit_code == 0
+    for shard in ((), IN_B):
+        error = refused_rest(two, *MOVES[move], *id_("R1"), *shard)
+        assert f"request {TODAY}-R1 was committed in shard a and not in b" in error
+        assert re.search(rf"in shard b \w+ {TODAY}-R2 of ana at {TODAY}T[\d:.]+Z \(x\)", error)
+        assert "make a new request, with a new id" in error
+    assert two.json(*MOVES[move], *id_("R1"), *IN_A)["status"] == "already_committed"
+
+
+@pytest.mark.parametrize("between", [WINDOW, REDRIVE, (*RESET, "-g", "other", "--to-min"), ()])
+@pytest.mark.parametrize("shard", [(), IN_B])
+def test_the_rest_of_a_move_is_done_where_no_other_move_came(
+    two: Rmq, between: tuple[str, ...], shard: tuple[str, ...]
+) -> None:
+    two(*RESET, "--to-max", *id_("R0"))
+    two(*RESET, "--to-min", *id_("R1"), *IN_A)
+    assert not between or two(*between, *IN_B).exit_code == 0
+    assert two.json(*RESET, "--to-min", *id_("R1"), "--dry-run")["status"] == "dry_run"
+    done = two.json(*RESET, "--to-min", *id_("R1"), *shard)
+    assert (done["status"], done["notes"], offsets_of_two(two)) == ("committed", [], [["a", 0], ["b", 0]])
+
+
+def test_the_rest_of_an_import_of_offsets_is_not_done_over_a_later_move(two: Rmq) -> None:
+    settings = two.folder / "consumers.toml"
+    settings.write_text(TWO_SHARDS.replace('engine = "local"', 'engine = "local"\nmessage_model = "BROADCASTING"'))
+    queues = {MessageQueue("Orders", f"lake-{shard}", 0): 0 for shard in "ab"}
+    (two.folder / "offsets.json").write_text(local_offsets_text(queues))
+    moving = ("offsets", "import", "offsets.json", "-g", "two@h1", "--reason", "x", *id_("R1"))
+    cut_before_b(two, *moving)
+    assert offsets_of_two(two, "two@h1") == [["a", 0]]
+    two(*RESET, "-g", "two@h1", "--to-max", *id_("R2"), *IN_B)
+    answer = two(*moving)
+    assert (answer.exit_code, f"in shard b reset {TODAY}-R2 of ana" in answer.err) == (2, True), answer
+    assert offsets_of_two(two, "two@h1") == [["a", 0], ["b", 1]]
+
+
+def test_a_move_that_was_cut_is_not_finished_over_a_cut_over(imported: Rmq) -> None:
+    (imported.folder / "orders.jsonl").write_text('{"body": "x"}\n')
+    imported("send", "-t", "OrderEvents", "--create", "--queues", "1", "--shard", "x", "--file", "orders.jsonl")
+    reset = ("reset", "-g", "gm_idle", "-t", "OrderEvents", "--to-min", "--reason", "x", *id_("R1"))
+    assert imported.json(*reset, "--shard", "x")["status"] == "committed"
+    imported("cutover", "--broker", "broker-a", "--reason", "gone", *id_("C"))
+    answer = imported(*reset)
+    assert (answer.exit_code, f"in shard broker-a cutover {TODAY}-C of " in answer.err) == (2, True), answer
+
+
+def test_which_move_came_later_the_times_of_the_store_say(two: Rmq) -> None:
+    """The logs of two shards have no common order. Where a clock was behind, an earlier move that it dated right counts."""
+    store = rmq_store.open_store(two.root)
+    behind = replace(store, host=Host(now_ms=lambda: Host().now_ms() - 5 * DAY_MS))
+    in_b, of_behind = [MessageQueue("Orders", "lake-b", 0)], f"{day_before(5)}-R2"
+    two(*RESET, "--to-min", *id_("R1"), *IN_A)
+    behind.reset("two", "Orders", "max", reason="behind", request_id=of_behind, queues=in_b)
+    assert two.json(*RESET, "--to-min", *id_("R1"), "--dry-run")["status"] == "dry_run"
+    store.reset("two", "Orders", "max", reason="on time", request_id=f"{TODAY}-R3", queues=in_b)
+    behind.reset("two", "Orders", "max", reason="behind", request_id=f"{of_behind}b", queues=in_b)
+    assert f"in shard b reset {TODAY}-R3 of" in refused_rest(two, *RESET, "--to-min", *id_("R1"))
+
+
+def test_an_id_that_another_shard_has_for_another_move_is_refused(two: Rmq) -> None:
+    two(*RESET, "--to-min", *id_("R1"), *IN_A)
+    error = refused_rest(two, *RESET, "--to-max", *id_("R1"), *IN_B)
+    assert "different parameters (to min; now to max). Nothing was changed" in error
+    two(*RESET, "--queue", "lake-a:0", "--to-min", *id_("R3"))
+    assert two.json(*RESET, "--queue", "lake-b:0", "--to-min", *id_("R3"))["status"] == "committed"
+
+
+# --- help ------------------------------------------------------------------------------------------------------------
+
+
+def cut_before_b(rmq: Rmq, *command: str) -> None:
+    """Run a move that is killed before its commit in shard b."""
+    move_offsets = offset_moves.move_offsets
+
+    def killed(shard: Shard, *arguments: Any) -> Any:
+        if shard.name == "b":
+            raise KeyboardInterrupt
+        return move_offsets(shard, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(offset_moves, "move_offsets", killed)
+        assert rmq(*command).exit_code == 130
+
+
+def day_before(days: int) -> str:
+    return day_of(Host().now_ms() - days * DAY_MS)
