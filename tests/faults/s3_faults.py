@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from http.server import BaseHTTPRequestHandler
+from urllib.parse import unquote
 
 import pytest
 
@@ -31,6 +32,7 @@ class Fault(StrEnum):
     PARTIAL = "the server gets half of the body, then the connection is reset"
     LOST = "the server does it, and the connection is reset"
     CUT = "the server does it, and the answer ends in the middle"
+    HEADLESS = "the server does it, and the answer ends within its head"
     SILENT = "the server does it, and the answer does not come"
 
 
@@ -41,6 +43,7 @@ TRANSIENT = (
     Fault.PARTIAL,
     Fault.LOST,
     Fault.CUT,
+    Fault.HEADLESS,
     Fault.SILENT,
 )
 """A client that tries again succeeds."""
@@ -55,6 +58,8 @@ class Call:
     number: int
     kind: Kind
     key: str
+    target: str
+    """The path and the query of the request, decoded."""
 
     def __str__(self) -> str:
         return f"{self.number} {self.kind} {self.key or 'bucket'}"
@@ -68,19 +73,51 @@ def nth(number: int, fault: Fault) -> Decide:
     return lambda call: fault if call.number == number else None
 
 
+def first_of(kind: Kind, part: str, fault: Fault) -> Decide:
+    """Only the first call of this kind fails that has ``part`` in its target."""
+    found: list[Call] = []
+
+    def decide(call: Call) -> Fault | None:
+        if found or call.kind is not kind or part not in call.target:
+            return None
+        found.append(call)
+        return fault
+
+    return decide
+
+
+def each_once(fault: Fault) -> Decide:
+    """Of calls with the same target the first one of each kind fails."""
+    seen: set[tuple[Kind, str]] = set()
+
+    def decide(call: Call) -> Fault | None:
+        if (call.kind, call.target) in seen:
+            return None
+        seen.add((call.kind, call.target))
+        return fault
+
+    return decide
+
+
 def from_nth(number: int, fault: Fault) -> Decide:
     """This call fails, and each one behind it."""
     return lambda call: fault if call.number >= number else None
 
 
+def first_line(head: bytes) -> bytes:
+    """With its end."""
+    return head[: head.index(b"\n") + 1]
+
+
 class FaultyS3Proxy(S3Proxy):
-    """``begin`` chooses which requests fail, and how."""
+    """``begin`` chooses which requests fail, and how. ``kept``: what of its head an answer has that ends within it."""
 
     def __init__(self, server: str) -> None:
         super().__init__(server, delay_s=0)
         self.calls: list[Call] = []
         self._decide: Decide = lambda call: None
         self._numbering = threading.Lock()
+        self.kept: Callable[[bytes], bytes] = first_line
 
     def begin(self, decide: Decide = lambda call: None) -> None:
         """Count from 0 again. ``decide``: asked for each request; None: answer it as the server does."""
@@ -90,7 +127,7 @@ class FaultyS3Proxy(S3Proxy):
     def forward(self, handler: BaseHTTPRequestHandler) -> None:
         request = ClientRequest.received(handler)
         with self._numbering:
-            call = Call(len(self.calls), request.kind, request.key)
+            call = Call(len(self.calls), request.kind, request.key, unquote(request.target))
             self.calls.append(call)
             fault = self._decide(call)
         match fault:
@@ -111,6 +148,10 @@ class FaultyS3Proxy(S3Proxy):
                 whole = answer.head + answer.content
                 kept = len(answer.head) + len(answer.content) // 2 if answer.content else len(answer.head) // 2
                 handler.wfile.write(whole[:kept])
+                _end(handler)
+            case Fault.HEADLESS:
+                answer = self.passed_on(request)
+                handler.wfile.write(self.kept(answer.head))
                 _end(handler)
             case Fault.SILENT:
                 self.passed_on(request)

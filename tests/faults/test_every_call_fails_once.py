@@ -76,8 +76,9 @@ def is_own_error(answer: Answer) -> bool:
 
 
 def facts(answer: Answer) -> Mapping[str, Any]:
-    """What a reader answers, without what it costs, and how long ago something was."""
-    return {name: value for name, value in answer.document.items() if name not in ("requests", "checks")}
+    """What a reader answers, without what it costs, how long ago something was, and the id that a dry run makes up."""
+    own = ("requests", "checks", "request_id")
+    return {name: value for name, value in answer.document.items() if name not in own}
 
 
 @dataclass(frozen=True)
@@ -229,6 +230,19 @@ class S3Case:
         return (s3_faults.from_nth if self.forever else s3_faults.nth)(self.call.number, self.fault)
 
 
+@dataclass(frozen=True, slots=True)
+class EachOnce:
+    """Each request fails the first time that it is made: a command meets the fault at every LIST, GET, HEAD and PUT."""
+
+    fault: Fault
+
+    def __str__(self) -> str:
+        return f"each request: {self.fault}"
+
+    def decide(self) -> s3_faults.Decide:
+        return s3_faults.each_once(self.fault)
+
+
 def s3_cases(calls: Sequence[s3_faults.Call]) -> list[S3Case]:
     """Each request in each way; a part of a body is sent only where there is one."""
     faults = [fault for fault in Fault if fault not in (Fault.TAKEN, Fault.NO_BUCKET)]
@@ -298,7 +312,7 @@ def test_in_s3(operation: Operation, world: World, uploaded: Path, proxy: Faulty
     assert answer.exit_code == 0, answer
     cases = s3_cases(proxy.calls)
     clean, violations = Clean(answer, state_of(Root.parse(str(place / operation.store)))), []
-    for number, case in sample(cases, operation):
+    for number, case in [*sample(cases, operation), (len(cases), EachOnce(Fault.HEADLESS))]:
         place = fresh(number)
         proxy.begin(case.decide())
         with short_waits(1 if case.fault is Fault.SILENT else READ_TIMEOUT_S):

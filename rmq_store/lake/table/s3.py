@@ -104,6 +104,8 @@ def client(options: Options, attempts: int = _ATTEMPTS) -> S3Client:
     import boto3
     from botocore.config import Config
 
+    from rmq_store.lake.table.s3_connection import refuse_cut_heads
+
     known = dict(options)
     endpoint = known.get("AWS_ENDPOINT_URL")
     s3 = boto3.Session().client(
@@ -121,6 +123,8 @@ def client(options: Options, attempts: int = _ATTEMPTS) -> S3Client:
             s3={"addressing_style": "path"} if endpoint else None,
         ),
     )
+
+    refuse_cut_heads(s3)
 
     def note_time(parsed: Mapping[str, Any], **_: object) -> None:
         if "date" in parsed.get("ResponseMetadata", {}).get("HTTPHeaders", {}):
