@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -18,8 +19,9 @@ from botocore.exceptions import ClientError, ConnectionClosedError
 
 from benchmarks.s3_proxy import ClientRequest
 from rmq_store.commit.append import PutAnswer
+from rmq_store.errors import StoreUnusable
 from rmq_store.lake.table import s3, s3_connection
-from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.object_store import TAIL_BYTES, Root
 from rmq_store.lake.table.request_counter import Kind
 from tests.faults.operations import Answer, World, made_world, run
 from tests.faults.s3_faults import Fault, FaultyS3Proxy, first_line, first_of, nth, short_waits
@@ -121,6 +123,29 @@ def test_an_import_has_all_messages_although_a_consume_queue_file_was_cut(
         found.append((report.document["messages"], run(root, "sql", QUEUES).document))
     assert found[0] == found[1]
     assert any(row["topic"] == "PaymentFlow" and row["max_offset"] for row in found[0][1]["rows"])
+
+
+@pytest.mark.usefixtures("_through_the_proxy")
+def test_a_query_of_a_large_file_says_to_run_it_again(proxy: FaultyS3Proxy, world: World, place: str) -> None:
+    """Arrow's own client takes such an answer for no bytes. What it cannot decode is an error, and no file is to blame."""
+    query = ("sql", "SELECT topic, queue_offset, md5(body) FROM messages ORDER BY ALL")
+    expected = run(f"{place}/store", *query)
+    (large,) = [file for file in (world.place / "store").rglob("*.parquet") if file.stat().st_size > TAIL_BYTES]
+    proxy.begin()
+    run(f"{place}/store", *query)
+    errors = []
+    for call in [call for call in proxy.calls if call.key.endswith(large.name)]:
+        proxy.begin(nth(call.number, Fault.HEADLESS))
+        answer = run(f"{place}/store", *query)
+        if answer.exit_code:
+            errors.append(answer)
+        else:
+            assert answer.document == expected.document, call
+    assert errors, "Arrow reads the large file"
+    for error in errors:
+        assert error.error == StoreUnusable.__name__
+        assert "run the query again" in error.message
+        assert not re.search("corrupt|damage|restore|backup", error.message)
 
 
 # --- calls -----------------------------------------------------------------------------------------------------------

@@ -256,6 +256,12 @@ def s3_cases(calls: Sequence[s3_faults.Call]) -> list[S3Case]:
     return once + [S3Case(call, fault, forever=True) for call in calls for fault in FINAL]
 
 
+def is_of_arrow(fault: Fault, answer: Answer) -> bool:
+    """Whether Arrow's own client met the fault, in a query of a large file. It does not try again after an answer that ended
+    within its head."""
+    return fault is Fault.HEADLESS and "run the query again" in answer.message
+
+
 @pytest.fixture(scope="module")
 def proxy(s3_server: S3Server) -> Iterator[FaultyS3Proxy]:
     with FaultyS3Proxy(s3_server.endpoint) as running:
@@ -319,7 +325,7 @@ def test_in_s3(operation: Operation, world: World, uploaded: Path, proxy: Faulty
             answer = operation.run(f"s3://{place.name}", world)
         proxy.begin()
         found = list(law(operation, place, world, answer, clean))
-        if answer.exit_code and case.fault in TRANSIENT:
+        if answer.exit_code and case.fault in TRANSIENT and not is_of_arrow(case.fault, answer):
             found.append("it fails, although the fault passes")
         root = Root.parse(str(place / operation.store))
         found += [f"audit: {row}" for row in (problems(root) if number % 16 == 0 else ())]

@@ -45,6 +45,8 @@ _KIND = re.compile(r"([A-Za-z -]+?) Error: ")
 _OF_THE_STORE = ("IO", "FATAL", "INTERNAL")
 _TRACEBACK = " Detail: Python exception:"
 """How Arrow's message goes on when a file is read in Python; what comes before has the error's own text."""
+_UNDECODED = re.compile(r"deserialize thrift|magic bytes not found|file size is \d+ bytes")
+"""What Arrow says of bytes that are no Parquet. To its own client of S3 an answer that ends within its head has no bytes."""
 _FILE = re.compile(r"([^/\s'\"]+)/(commitlog|consumequeue|offsets|commits)/([^\s'\"]+\.parquet)")
 """How an error names a file: its shard, table and path."""
 _SET = re.compile(r' Use "SET [^"\n]*" to [^.\n]*\.')
@@ -280,6 +282,11 @@ def _unreadable(error: Exception, store: LakeStore) -> RmqError:
             table.read([path], columns=())
         except RmqError as reason:
             return reason
+    if not store.root.is_local and _UNDECODED.search(text):
+        return StoreUnusable(
+            f"{store.root.location} cannot be read: S3's answer to a read of a large file cannot be decoded. It may have ended "
+            "too early: run the query again. If it fails each time, 'rmq audit --full' reads all files"
+        )
     return StoreUnusable(f"{store.root.location} cannot be read: {s3.with_remedy(text)}")
 
 
