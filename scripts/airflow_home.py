@@ -117,6 +117,7 @@ class AirflowHome:
                 "AIRFLOW__API__WORKERS": "1",
                 "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",  # 5 s lose tasks on a busy machine
                 "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.25",  # of 1 s, each run spends two
+                "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "120",  # a task that was killed is tried again after it
                 "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": self.database or f"sqlite:///{self.folder}/airflow.db",
                 "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(self.folder / "logs"),
                 "AIRFLOW__LOGGING__FILE_TASK_HANDLER_NEW_FOLDER_PERMISSIONS": f"0o{0o777 & ~umask_of():o}",
