@@ -177,9 +177,9 @@ def refuse_other_undo(
         )
     after = {shard: last[shard] for shard, ctl in undone.items() if ctl is not None and last[shard] != ctl}
     if after:
-        told = "; ".join(f"in shard {shard} {undone_sentence(ctl)}" for shard, ctl in after.items())
+        sentences = "; ".join(f"in shard {shard} {undone_sentence(ctl)}" for shard, ctl in after.items())
         raise WrongUse(
-            f"{what} and not in {', '.join(after)}, and another action came after that one: {told}. The rest of it is not "
+            f"{what} and not in {', '.join(after)}, and another action came after that one: {sentences}. The rest of it is not "
             "done, and nothing was changed; make another undo, with a new id, which takes back the last action (--shard: only "
             "in one shard)"
         )
