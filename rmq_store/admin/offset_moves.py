@@ -123,8 +123,8 @@ _OF_SHARD = frozenset({"queues", "offsets", "undoes", "undoes_action", "undoes_c
 
 
 def commit_elsewhere(request: MoveRequest, commits: Iterable[Ctl]) -> Ctl | None:
-    """As ``earlier_commit``, of the commits in a shard that is not among those of ``request``. What differs between the shards of
-    a request is not compared."""
+    """As ``earlier_commit``, of the commits in a shard that is not among those of ``request``. What differs between the shards
+    of a request is not compared."""
     earlier = next(iter(commits), None)
     if earlier is not None:
         requested = json.loads(request.parameters)
