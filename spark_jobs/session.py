@@ -224,8 +224,7 @@ class ConnectServer:
     def _environment(self) -> dict[str, str]:
         """Without SPARK_REMOTE, which is for clients. spark-submit's own scripts ask $PYSPARK_DRIVER_PYTHON where Spark is."""
         env = {name: value for name, value in os.environ.items() if name != "SPARK_REMOTE"}
-        folders = [*(str(Path(folder).resolve()) for folder in self._python_path), env.get("PYTHONPATH", "")]
-        env |= {_TOKEN_VARIABLE: self._token, "PYTHONPATH": os.pathsep.join(filter(None, folders))}
+        env |= {_TOKEN_VARIABLE: self._token, "PYTHONPATH": worker_python_path(self._python_path)}
         if self._submit is None:
             return env
         return env | {"PYSPARK_DRIVER_PYTHON": sys.executable, "JAVA_HOME": str(find_java())}

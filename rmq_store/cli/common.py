@@ -118,11 +118,13 @@ def shards_of_request(store: LakeStore, options: ChangeOptions) -> tuple[list[Sh
     """The shards that ``--shard`` chooses, and all in which the request may have been done before: with ``--request`` those of
     the store, since ``--shard`` is no part of a request; an id that is made now is in none. Raises WrongUse for an unknown
     shard."""
+    from rmq_store.lake.window.consumption import shards_named
+
     if options.shard is None or options.request is None:
         shards = store.shards(options.shard)
         return shards, shards
     every = store.shards()
-    return [shard for shard in every if shard.name == options.shard] or store.shards(options.shard), every
+    return shards_named(store, options.shard, every), every
 
 
 def queues_by_shard(

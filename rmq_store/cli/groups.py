@@ -56,8 +56,7 @@ def delete_group(*, group: GroupOption, options: GroupChangeOptions) -> None:
     moves = [_move(report.shard, move) for report in reports for move in report.moves]
     waiting = sum(map(waiting_of, reports), Waiting())
     void = sum(move["becomes"] == "void" for move in moves)
-    statuses = {report.status for report in reports}
-    status = Status.DRY_RUN if Status.DRY_RUN in statuses else overall(statuses)
+    status = overall(report.status for report in reports)
     would = "would be" if status == Status.DRY_RUN else "are"
     notes = [f"shard {report.shard}: {note}" for report in reports for note in report.notes]
     for note in notes:

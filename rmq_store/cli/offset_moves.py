@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rmq_store.cli.output import Output
 from rmq_store.commit.positions import ABSENT
-from rmq_store.commit.request import Status
+from rmq_store.commit.request import Status, overall
 
 if TYPE_CHECKING:
     from rmq_store.admin.move_sizes import MoveSize, StateBefore
@@ -34,8 +34,7 @@ def show_moves(
         moves += [_move(report.shard, move, before[report.shard], sizes.get(move.queue)) for move in report.moves]
     more = sum(move["messages"] or 0 for move in moves)
     first = sum(move["messages"] is None and move["to_offset"] is not None for move in moves)
-    statuses = {report.status for report in reports}
-    status = next((one for one in (Status.COMMITTED, Status.DRY_RUN) if one in statuses), Status.ALREADY_COMMITTED)
+    status = overall(report.status for report in reports)
     request_id = reports[0].request_id
     is_dry = status == Status.DRY_RUN
     bytes_ = sum(move["bytes"] or 0 for move in moves)

@@ -116,6 +116,6 @@ def actor_of(given: str | None = None) -> Actor:
 
 
 def overall(statuses: Iterable[str]) -> Status:
-    """The combined status of a request's parts: committed, else already_committed, else empty."""
-    present = set(statuses)
-    return next((status for status in (Status.COMMITTED, Status.ALREADY_COMMITTED) if status in present), Status.EMPTY)
+    """The combined status of a request's parts: dry_run, else committed, else already_committed, else empty."""
+    present, order = set(statuses), (Status.DRY_RUN, Status.COMMITTED, Status.ALREADY_COMMITTED)
+    return next((status for status in order if status in present), Status.EMPTY)

@@ -155,8 +155,7 @@ class ConsumePlan:
     @property
     def status(self) -> Status:
         """dry_run, or as every report: already_committed, empty."""
-        statuses = {shard.status for shard in self.shards}
-        return Status.DRY_RUN if Status.DRY_RUN in statuses else overall(statuses)
+        return overall(shard.status for shard in self.shards)
 
     @property
     def counts(self) -> Counts:

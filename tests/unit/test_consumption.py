@@ -146,6 +146,7 @@ def test_an_answer_is_told_in_all_and_by_shard_and_by_window() -> None:
     ("statuses", "status"),
     [
         (["empty", "already_committed", "committed"], "committed"),
+        (["empty", "already_committed", "dry_run"], "dry_run"),
         (["empty", "already_committed"], "already_committed"),
         (["empty"], "empty"),
         ([], "empty"),

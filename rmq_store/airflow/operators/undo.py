@@ -60,6 +60,7 @@ class RmqUndoOperator(RmqOperator):
         """Return an answer per shard; none where there is nothing to undo."""
         from rmq_store.cli.common import check_group, known_group
         from rmq_store.lake.admin.undo import actions_to_undo, undo
+        from rmq_store.lake.window.consumption import shards_named
 
         shown = Preview.of_task(context, self.preview_task)
         if shown.nothing_to_do is not None:
@@ -78,7 +79,8 @@ class RmqUndoOperator(RmqOperator):
         run, deployment, host = self.run_facts(context), self.hook.deployment, Host()
         store, settings = deployment.open_store(), deployment.optional_settings()
         check_group(store, params.group, settings)
-        shards, every = store.shards(params.shard), store.shards()
+        every = store.shards()
+        shards = every if params.shard is None else shards_named(store, params.shard, every)
         undone = actions_to_undo(shards, params.group, run.request_id, shown.facts.get("undoes"), every=every)
         if not undone:
             nothing_to_do(context, nothing_to_undo(params.group))

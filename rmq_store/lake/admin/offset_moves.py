@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from rmq_store.admin.move_sizes import move_notes
@@ -50,7 +50,7 @@ def move_in_all(
         rest = [(shard, request) for shard, request in requests if made[shard.name] is None]
         if rest:
             _, request = rest[0]
-            made |= {shard.name: _made_elsewhere(shard, request) for shard in others}
+            made |= {shard.name: _made(shard, request, commit_elsewhere) for shard in others}
             _refuse_rest([shard for shard, _ in rest], request, made)
         for shard, request in rest if len(requests) > 1 else ():
             _planned(shard, request)
@@ -83,26 +83,16 @@ def move_offsets(shard: Shard, request: MoveRequest, host: Host, settings: Group
     return replace(report, notes=notes)
 
 
-def _made(shard: Shard, request: MoveRequest) -> Made | None:
-    """What the request has committed in the shard, as of now."""
+def _made(shard: Shard, request: MoveRequest, commit_of: Callable[..., Ctl | None] = earlier_commit) -> Made | None:
+    """What the request has committed in the shard, as of now. ``commit_of``: ``commit_elsewhere`` in a shard in which it is not
+    to be carried out now."""
     shard.commitlog.refresh()
-    commits = shard.ctls_of_request(request.request_id, request.group, request.action)
-    earlier = earlier_commit(request, commits)
-    return None if earlier is None else _followed(shard, earlier)
-
-
-def _made_elsewhere(shard: Shard, request: MoveRequest) -> Made | None:
-    """The same, in a shard in which the request is not to be carried out now."""
-    shard.commitlog.refresh()
-    commits = shard.ctls_of_request(request.request_id, request.group, request.action)
-    earlier = commit_elsewhere(request, commits)
-    return None if earlier is None else _followed(shard, earlier)
-
-
-def _followed(shard: Shard, made: Ctl) -> Made:
+    made = commit_of(request, shard.ctls_of_request(request.request_id, request.group, request.action))
+    if made is None:
+        return None
     if is_last_move(made, shard.positions()):
         return Made(made)
-    return Made(made, came_after(made, last_action_in(shard, made.group or "", MOVES)))
+    return Made(made, came_after(made, last_action_in(shard, request.group, MOVES)))
 
 
 def _refuse_rest(rest: Sequence[Shard], request: MoveRequest, made: Mapping[str, Made | None]) -> None:

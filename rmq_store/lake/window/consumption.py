@@ -54,7 +54,7 @@ def shards_of(
         )
     names = (chosen,) if chosen is not None else group.shards
     known = store.shards() if opened is None and names is None else opened or ()
-    shards = list(known) if names is None else [shard for name in names for shard in _named(store, name, known)]
+    shards = list(known) if names is None else [shard for name in names for shard in shards_named(store, name, known)]
     if not shards:
         raise empty_store(store)
     if scope.retries_only:
@@ -70,7 +70,8 @@ def empty_store(store: LakeStore) -> NothingThere:
     )
 
 
-def _named(store: LakeStore, name: str, opened: Sequence[Shard]) -> list[Shard]:
+def shards_named(store: LakeStore, name: str, opened: Sequence[Shard]) -> list[Shard]:
+    """The one shard with this name, of those that are ``opened`` if it is among them. Raises WrongUse when there is none."""
     return [shard for shard in opened if shard.name == name] or store.shards(name)
 
 
