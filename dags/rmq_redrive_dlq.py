@@ -68,7 +68,7 @@ PARAMS = {
         '{"cast_json": {"/price": "number"}, "set_property": {"region": "eu"}}. '
         "A dead letter to which an edit does not apply is not sent; the view redrives says why. docs/retry-life.md explains "
         "the kinds.",
-        kind=("string", "object"),  # of an object, Airflow itself reads the numbers, as floats
+        kind=("string", "object"),  # of an object, which the form makes of it, Airflow reads the numbers, as floats
         format="multiline",
         pattern=r"^\s*(\{[\s\S]*\}\s*)?$",
         properties={
