@@ -131,6 +131,7 @@ def variables(spark_remote: str) -> dict[str, str]:
         "RMQ_MAINTAIN_SCHEDULE": "",
         "SPARK_REMOTE": spark_remote,
         "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",  # no file changes, and each round takes seconds of CPU
     }
 
 

@@ -87,7 +87,7 @@ def provide_packages() -> None:
     cache = VENV / ".uv-cache"  # beside the target, so that files are linked and not copied
     uv = (VENV / "bin" / "uv", "--cache-dir", cache, "pip")
     try:
-        install(uv, ("install", "--python", PYTHON, "--compile-bytecode"))
+        install(uv, ("install", "--python", PYTHON))
     except MachineNotReady:
         say("uv failed; trying pip")
         install(pip, ("install", "--progress-bar", "off"))

@@ -147,17 +147,20 @@ class LocalFileSource:
 
     def _place(self, name: str) -> str:
         """Where a name leads when links are followed. Raises BadData when that is nowhere or outside of this folder."""
-        root, place = os.path.realpath(self.root), os.path.realpath(self.root / name)
+        root, missing = os.path.realpath(self.root), None
+        try:
+            place = os.path.realpath(self.root / name, strict=True)
+        except OSError as error:
+            place, missing = os.path.realpath(self.root / name), error
         if os.path.commonpath([root, place]) != root:
             raise BadData(f"{name} in {self} is a link that leads out of that folder, or lies behind one. {_COPY}")
-        try:
-            return os.path.realpath(place, strict=True)
-        except FileNotFoundError as error:
-            if os.path.islink(self.root / name):
-                raise BadData(f"{name} in {self} is a link to nothing. {_COPY}") from error
-            raise BadData(f"{self} has no file {name}") from error
-        except OSError as error:
-            raise BadData(f"{name} in {self} cannot be followed: {error.strerror}. {_COPY}") from error
+        if missing is None:
+            return place
+        if not isinstance(missing, FileNotFoundError):
+            raise BadData(f"{name} in {self} cannot be followed: {missing.strerror}. {_COPY}") from missing
+        if os.path.islink(self.root / name):
+            raise BadData(f"{name} in {self} is a link to nothing. {_COPY}") from missing
+        raise BadData(f"{self} has no file {name}") from missing
 
     def _check_is_file(self, name: str, status: os.stat_result) -> None:
         if not stat.S_ISREG(status.st_mode):

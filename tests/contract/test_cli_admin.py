@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 
 from rmq_store.broker_files.local_offsets import local_offsets_text
+from rmq_store.lake.sql.sql import query
+from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.store import LakeStore
 from rmq_store.message.message import MessageQueue
 from tests.contract.rmq import ORDERS, TODAY, Rmq, lines_of
 
@@ -136,7 +139,8 @@ def offsets_of_two(rmq: Rmq, group: str = "two") -> list[Any]:
     asked = (
         f"select shard, next_offset from stored_offsets where group_name = '{group}' and topic = 'Orders' order by 1"
     )
-    return [list(row.values()) for row in rmq.json("sql", asked)]
+    store = LakeStore.open(Root.parse(str(rmq.root)))
+    return [list(row.values()) for row in query(store, asked).to_pylist()]
 
 
 def test_queues_that_a_strategy_gives_to_nobody_are_named(in_two_shards: Rmq) -> None:

@@ -46,6 +46,10 @@ _PLAIN = _GROWING | {"body", "unique_key", "keys", "offset_msg_id", "body_crc", 
 
 _PROPERTY_NAMES = "properties.key_value.key"
 
+_SMALL_BYTES = 16 * 1024
+"""Rows of so few bytes are written as they are: to a ctl row with its 78 columns, compression, dictionaries and statistics of
+row groups would add more than they save, and make it twice as slow to write and to read."""
+
 _HASH = "key_hash"
 """Numbers without a pattern, which every window that absorbs duplicates reads: written without compression, and their
 files without statistics of row groups, which are not used."""
@@ -141,6 +145,7 @@ def _stage_once(root: Root, table_path: str, file: NewFile) -> StagedFile:
     rows = with_key_words(file.rows) if is_msg else file.rows
     names = rows.schema.names
     groups = list(row_groups(rows.num_rows, file.runs, file.row_group_rows))
+    is_small = not is_msg and rows.nbytes <= _SMALL_BYTES
     dictionary = [
         column.name for column in rows.schema if not (column.name in _PLAIN or pa.types.is_nested(column.type))
     ]
@@ -149,6 +154,10 @@ def _stage_once(root: Root, table_path: str, file: NewFile) -> StagedFile:
     compression: str | dict[str, str] = "zstd"
     if _HASH in names:
         compression = {name: "none" if name == _HASH else "zstd" for name in names}
+    of_row_groups: bool | list[str] = _HASH not in names
+    if is_small:
+        dictionary, compression = [], "none"
+        of_row_groups = [name for name in file.stats if name in names]  # the audit compares them with Delta's
     # First in memory, so that an error in the middle of the encoding leaves no file.
     encoded = pa.BufferOutputStream()
     with pq.ParquetWriter(
@@ -158,7 +167,7 @@ def _stage_once(root: Root, table_path: str, file: NewFile) -> StagedFile:
         use_dictionary=dictionary,
         column_encoding={name: "DELTA_BINARY_PACKED" for name in names if name in _GROWING},
         store_schema=False,
-        write_statistics=_HASH not in names,
+        write_statistics=of_row_groups,
         bloom_filter_options=filter_options(rows, groups) if is_msg else None,
     ) as writer:
         for begin, end in groups:
