@@ -6,12 +6,14 @@ are not read, because nothing says where the next record begins; with ``Damage.s
 - a record never spans two files; an end-of-file marker (:class:`Blank`) stands before the unused rest of a file
 - TOTALSIZE 0 means that nothing was written there yet
 
-Two checks are this project's own, RocketMQ does not make them:
+Three checks are this project's own, RocketMQ does not make them:
 
 - a record must be at the commit log offset in its own field, else the file was copied wrongly. Its queue offset and
   store time must be in the range of offsets and dates, because no checksum covers them
 - an end-of-file marker says how many bytes its file has left. If the number is wrong and something was written behind
   the marker, it is damage: otherwise those records would be lost silently
+- the last record of a log whose properties end in a zero may be half written: no checksum covers them, and a broker
+  writes them last. It is read when something follows it
 """
 
 from __future__ import annotations
@@ -35,6 +37,9 @@ from rmq_store.log.record import (
 _SIZE_AND_MAGIC: Final = struct.Struct(">ii")
 _KNOWN_MAGIC: Final = (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, BLANK_MAGIC)
 _CHUNK_BYTES: Final = 1 << 20
+
+BEHIND_BYTES: Final = _SIZE_AND_MAGIC.size
+"""Bytes behind a record that show whether the log ends with it."""
 
 QUEUE_OFFSETS: Final = range(1 << 62)
 """Valid queue offsets: the sum of two of them still fits into a Java long."""
@@ -82,8 +87,9 @@ class Damage:
     size: int
     """Bytes to the next record if the record's own TOTALSIZE is right, 0 when it cannot be."""
     torn: bool
-    """It fails the broker's own check, and only zeros follow it as far as the data reaches. It is a write that a broker has not
-    ended, or the last one of a broker that was killed, which cuts its log there when it is started (rules 19.1)."""
+    """It fails the broker's own check, or its properties end in a zero, and only zeros follow it as far as the data reaches. It
+    is a write that a broker has not ended, or the last one of a broker that was killed, which cuts its log there when it is
+    started (rules 19.1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +159,15 @@ def item_at(data: Bytes, position: int, start_offset: int, file_end: int, *, che
             f"{record.queue_offset} is not from 1970-01-01 to 9999-12-31"
         )
         return damage_at(data, position, start_offset, reason)
+    if record.properties_text.endswith("\0") and _is_last(data, position + record.store_size):
+        reason = "its properties end in a zero, and nothing is written behind them"
+        return replace(damage_at(data, position, start_offset, reason), torn=True)
     return record
+
+
+def _is_last(data: Bytes, end: int) -> bool:
+    """Whether the log ends with the record that ends here. Where ``data`` shows too little of what follows, it does not."""
+    return len(data) - end >= BEHIND_BYTES and only_zeros(data, end)
 
 
 def _blank_at(data: Bytes, position: int, start_offset: int, file_end: int) -> Blank | MoreBytes | Damage:

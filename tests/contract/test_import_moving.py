@@ -12,6 +12,7 @@ import pytest
 from rmq_store.broker_files.file_source import LocalFileSource
 from rmq_store.errors import DamagedRecord
 from rmq_store.lake.broker import import_part, import_slice
+from rmq_store.lake.sql.sql import query
 from tests.contract.test_import_store import (
     BROKER,
     FILE_BYTES,
@@ -115,6 +116,38 @@ def test_a_log_ends_at_a_torn_record_and_goes_on_there_when_the_broker_has_cut_i
     report = lake.load(newer, salvage=salvage)
     assert (report.messages, report.end, report.notes) == (2, 4 * SIZE, lake.load(newer).notes)
     assert bodies(lake) == [b"one!", b"two!", b"new!", b"more"]
+
+
+PROPERTIES = {"UNIQ_KEY": "U1", "TAGS": "paid"}
+
+
+@pytest.mark.parametrize("chunk_bytes", [SIZE * 3, FILE_BYTES])
+@pytest.mark.parametrize("missing", [1, 3, 10, len("UNIQ_KEY.U1.TAGS.paid")])
+@pytest.mark.parametrize("salvage", [False, True])
+def test_a_last_record_whose_properties_are_not_written_is_imported_when_they_are(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, salvage: bool, missing: int, chunk_bytes: int
+) -> None:
+    monkeypatch.setattr(import_slice, "CHUNK_BYTES", chunk_bytes)
+    first, second = {"stored_body": b"one!"}, {"stored_body": b"two!", "properties": PROPERTIES}
+    folder = store_of(tmp_path / "made", first, second)
+    file = commit_log(folder, 0)
+    whole = file.read_bytes()
+    torn_at(folder, SIZE, len(whole.rstrip(b"\0")) - SIZE - missing)
+    report = lake.load(folder, salvage=salvage)
+    assert (report.messages, report.end, report.salvaged) == (1, SIZE, ())
+    assert any("its properties end in a zero" in note for note in report.notes)
+    file.write_bytes(whole)
+    report = lake.load(folder, salvage=salvage)
+    assert (report.messages, [note for note in report.notes if "zero" in note]) == (1, [])
+    (row,) = query(lake.store, "SELECT unique_key, tags FROM messages WHERE queue_offset = 1").to_pylist()
+    assert row == {"unique_key": "U1", "tags": "paid"}
+
+
+@pytest.mark.parametrize("salvage", [False, True])
+def test_properties_that_end_in_a_zero_before_others_are_whole(lake: Lake, tmp_path: Path, salvage: bool) -> None:
+    first, second = {"properties": {"TAGS": "a\0"}}, {"stored_body": b"two!"}
+    report = lake.load(store_of(tmp_path / "made", first, second), salvage=salvage)
+    assert (report.messages, report.salvaged) == (2, ())
 
 
 @pytest.mark.parametrize("salvage", [False, True])

@@ -178,6 +178,51 @@ def test_what_came_after_the_last_import_and_before_the_delete_has_no_queue_offs
     ]
 
 
+def zeroed(folder: str, first: int, last: int) -> None:
+    """The entries [first, last) of queue 0 are lost, as after a power failure."""
+    (file,) = Path(folder, "consumequeue/T/0").iterdir()
+    entries = bytearray(file.read_bytes())
+    entries[first * UNIT_BYTES : last * UNIT_BYTES] = bytes((last - first) * UNIT_BYTES)
+    file.write_bytes(entries)
+
+
+@pytest.mark.parametrize(("first", "last"), [(0, 1), (0, 60), (20, 21), (30, 80), (89, 90)])
+def test_messages_whose_entries_are_lost_are_those_of_the_log(broker: Broker, first: int, last: int) -> None:
+    """In front of the queue, in its middle and at its end. Their topic was never deleted."""
+    broker.sends(*sent("a", 0, 90))
+    files = broker.files()
+    zeroed(files, first, last)
+    answer = broker.rmq.json("import-store", files, "--broker", "broker-a")
+    assert (answer["messages"], answer["deleted"]) == (90, 0)
+    assert [row["body"] for row in broker.rmq.json("sql", BODIES)] == bodies_of("a", 0, 90)
+    assert broker.rmq.json("audit")["audit"] == []
+
+
+def test_messages_whose_file_of_entries_is_lost_are_those_of_the_log(broker: Broker) -> None:
+    broker.sends(*sent("a", 0, 90))
+    (file,) = Path(broker.files(), "consumequeue/T/0").iterdir()
+    begin = 30 * UNIT_BYTES
+    file.with_name(f"{begin:020}").write_bytes(file.read_bytes()[begin:])
+    file.unlink()
+    answer = broker.rmq.json("import-store", str(broker.folder), "--broker", "broker-a")
+    assert (answer["messages"], answer["deleted"]) == (90, 0)
+    assert [row["body"] for row in broker.rmq.json("sql", BODIES)] == bodies_of("a", 0, 90)
+
+
+def test_lost_entries_of_a_topic_that_was_deleted_leave_nothing_out_in_silence(broker: Broker) -> None:
+    """Nothing tells whose offsets these are: those of the topic that was deleted, or of the new one."""
+    broker.sends(*sent("a", 0, 8))
+    broker.deletes_topic()
+    broker.sends(*sent("b", 0, 30))
+    files = broker.files()
+    zeroed(files, 5, 8)
+    refused = broker.rmq("import-store", files, "--broker", "broker-a")
+    assert refused.exit_code == 1
+    assert "offset 5 comes again" in refused.err
+    assert "entries of its consume queue are lost" in refused.err
+    assert broker.rmq.json("sql", BODIES) == []
+
+
 def test_without_the_consume_queue_it_is_refused_and_changes_nothing(broker: Broker) -> None:
     broker.sends(*sent("a", 0, 5))
     broker.imported()

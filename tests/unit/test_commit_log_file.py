@@ -115,6 +115,20 @@ def test_the_last_record_is_called_torn_when_nothing_follows_it() -> None:
     assert (stop.commit_log_offset, stop.size, stop.torn) == (5000 + 2 * size, size, True)
 
 
+def test_a_last_record_that_ends_in_a_zero_is_torn_until_something_follows() -> None:
+    """Its check passes: no checksum covers its properties, of which the last byte is not written."""
+    data, records = file_of(5000, 3)
+    size = records[0].store_size
+    cut = records[1].properties_text[:-1] + "\0"
+    for torn in (data[: 2 * size - 1].ljust(FILE_BYTES, b"\0"), data[: 2 * size - 1] + bytes(9)):
+        *seen, stop = walk(torn, 5000, 6000)
+        assert seen == records[:1]
+        assert isinstance(stop, Damage)
+        assert (stop.commit_log_offset, stop.size, stop.torn) == (5000 + size, size, True)
+    for whole in (data[: 2 * size - 1] + b"\0" + data[2 * size :], data[: 2 * size - 1] + bytes(8)):
+        assert list(walk(whole, 5000, 6000))[1] == replace(records[1], properties_text=cut)
+
+
 def test_an_unknown_magic_or_an_impossible_size_leaves_no_way_on() -> None:
     data, records = file_of(5000, 2)
     size = records[0].store_size

@@ -159,7 +159,7 @@ ENTRIES = st.lists(st.tuples(NAMES, VALUES), max_size=5)
 PROPERTIES = st.one_of(
     ENTRIES.map(lambda entries: "".join(f"{name}\x01{value}\x02" for name, value in dict(entries).items())),
     ENTRIES.map(lambda entries: "\x02".join(f"{name}\x01{value}" for name, value in entries)),
-    st.text(st.sampled_from("ab\x01\x02"), max_size=12),
+    st.text(st.sampled_from("ab\x01\x02\0"), max_size=12),
     st.lists(st.sampled_from(["a\x01b", "b\x01", "\x01a", "a", "", "c\x01d\x01e"]), max_size=4).map("\x02".join),
 )
 STORE_TIMES = (

@@ -208,8 +208,9 @@ def _comes_again(job: ImportJob, read: LogRead, segment: Produced, known: int, h
         )
     if has_entry:
         return (
-            f"{begin}this is another broker's store, or the broker has given offsets out twice; --salvage cannot repair that. "
-            "Import the store under another broker name (--broker)"
+            f"{begin}this is another broker's store, or the broker has given offsets out twice, or the topic was deleted and "
+            "made again and entries of its consume queue are lost; --salvage cannot repair that. Import the store under "
+            "another broker name (--broker)"
         )
     return (
         f"{begin}the topic was deleted and made again at the broker. Its consume queue, which tells its messages from those of "

@@ -120,15 +120,17 @@ def of_a_deleted_topic(
     source: FileSource, file_bytes: int, files: ConsumeQueueFiles | None, run: Run, entries: Entries
 ) -> npt.NDArray[np.bool_]:
     """Mask of the messages of a run that belong to a topic which was deleted and made again: the broker's entry at their
-    offset, or else the queue's last one, points further on in the log. ``file_bytes``: of each file of the log."""
+    offset points further on in the log, or the queue ends before that offset with an entry that does. An entry that is missing
+    in front of others was lost: its message is that of the log. ``file_bytes``: of each file of the log."""
     newest = entries.copy()
     slots = np.arange(run.begin, run.slots.end)
     missing = newest["size"] == 0
     if files and missing.any():
         written = files.written()
         last = files.entry(written.stop - 1) if written else ConsumeQueueEntry(0, 0, 0)
-        newest[missing] = (last.commit_log_offset, last.size, last.tags_code)
-        slots[missing] = written.stop - 1
+        behind = missing & (slots >= written.stop)
+        newest[behind] = (last.commit_log_offset, last.size, last.tags_code)
+        slots[behind] = written.stop - 1
     orphaned = newest["commit_log_offset"] > run.physical
     if orphaned.any() and not _has_record(source, file_bytes, run.queue, int(slots[orphaned][0]), newest[orphaned][0]):
         orphaned[:] = False  # the entries are wrong, not the messages: compare raises

@@ -121,6 +121,10 @@ class Heads:
     def __len__(self) -> int:
         return len(self.starts)
 
+    def may_be_whole(self) -> Mask:
+        """False for properties that end in a zero: the last record of a log is then not whole. Only where ``fits``."""
+        return (self.data[np.where(self.fits, self.ends, 1) - 1] != 0) | (self.ends == self.topic_end + 2)
+
     def cut(self) -> list[pa.Array]:
         """Stored bodies (null where there is none), topics and properties texts, as binary. Only where ``fits``."""
         first = int(self.starts[0])

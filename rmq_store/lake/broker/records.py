@@ -237,6 +237,7 @@ def _batch(part: _Slice, starts: Ints) -> tuple[pa.RecordBatch, Stop | None]:
     common = heads.fits & (heads.fixed["commit_log_offset"] == starts + part.start_offset)
     common &= _within(heads.fixed["queue_offset"], QUEUE_OFFSETS)
     common &= _within(heads.fixed["store_timestamp"], STORE_TIMES)
+    common &= heads.may_be_whole()
     columns: dict[str, pa.Array] | None = None
     while columns is None and common.any():
         try:

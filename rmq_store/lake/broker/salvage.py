@@ -10,7 +10,7 @@ import pyarrow as pa
 from rmq_store.broker_files.file_source import FileSource
 from rmq_store.broker_files.mapped_file_queue import MappedFile
 from rmq_store.lake.broker.records import record_batches
-from rmq_store.log.commit_log import Damage, Unsupported, item_at, only_zeros
+from rmq_store.log.commit_log import BEHIND_BYTES, Damage, Unsupported, item_at, only_zeros
 from rmq_store.log.record import MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, Record
 
 CHUNK_BYTES = 64 << 20
@@ -60,7 +60,8 @@ def is_whole_now(source: FileSource, file: MappedFile, damage: Damage) -> bool:
     """Whether the record that was damaged is good when it is read again: a running broker has ended its write. Its body
     must decompress too, as in the import, which would otherwise find the same damage again and again."""
     begin = damage.commit_log_offset
-    end = min(begin + (damage.size or CHUNK_BYTES), file.end_offset)
+    size = damage.size + BEHIND_BYTES if damage.size else CHUNK_BYTES
+    end = min(begin + size, file.end_offset)
     data = source.read(file.name, begin - file.start_offset, end - file.start_offset)
     first = next(record_batches(data, begin, file.end_offset, delay_levels={}, batch_rows=1))
     return isinstance(first, pa.RecordBatch | Unsupported)
