@@ -28,6 +28,8 @@ Differences from a broker, on purpose:
   letter that is sent again may be delayed again there;
 - a message over the limit of an orderly group becomes a dead letter at once and keeps its born host and timestamp; the
   client sends a new message, which also has the MIN_OFFSET and MAX_OFFSET of the client's pull;
+- where the level is 0 or below, as of a message that was sent with ``reconsume_times`` -3 or less, there is no delay: the
+  copy is due at once and goes to the retry topic with the next delivery. The broker puts it there in the same step;
 - the retry policy of a group is applied; ``consumerSendMsgBack`` ignores it, only pop consumers and the proxy use it.
 """
 
@@ -100,7 +102,7 @@ class SendBack:
     """Where it goes when it is due, with ``real_queue_id``; the same place for a dead letter."""
     real_queue_id: int
     delay_level: int
-    """0 for a dead letter, and where a retry policy decided the delay."""
+    """0 for a dead letter, and where a retry policy decided the delay or there is none."""
     reconsume_times: int
     """Of the copy: one more than the failed message's."""
     cause: Cause
@@ -125,7 +127,7 @@ def route(
     """``consumerSendMsgBack`` for concurrent consumption (rules 10.2, rows 4, 8 and 9).
 
     ``delay_level``: the listener's; where it is 0, ``policy`` decides the delay, if the group has one (rules 10.7).
-    ``reconsume_times``: of the failed message. ``max_reconsume_times``: of the group; -1 means 16, any other number is
+    ``reconsume_times``: of the failed message; -3 or less leads to a level that does not delay. ``max_reconsume_times``: of the group; -1 means 16, any other number is
     used as it is. ``retry_queue``: from ``retry_queue_id``, None when the group has no retry queue.
     """
     cause = _cause(delay_level, reconsume_times, max_reconsume_times, retry_queue)
@@ -141,11 +143,13 @@ def route(
         )
     if policy is not None and delay_level == 0:
         level, delay_ms = 0, policy.next_delay_ms(reconsume_times)
-        topic, queue_id = TIMER_TOPIC, policy_queue_id(delay_ms)
     else:
-        level = levels.clamp(delay_level or FIRST_RETRY_LEVEL + reconsume_times)
-        delay_ms = levels.delay_ms(level)
+        level = max(levels.clamp(delay_level or FIRST_RETRY_LEVEL + reconsume_times), 0)
+        delay_ms = levels.delay_ms(level) if level else 0
+    if level:
         topic, queue_id = SCHEDULE_TOPIC, delay_level_to_queue_id(level)
+    else:
+        topic, queue_id = TIMER_TOPIC, policy_queue_id(delay_ms)
     return SendBack(
         topic=topic,
         queue_id=queue_id,

@@ -7,7 +7,7 @@ delivered. The queue id says which of three kinds it is:
 - 0 to 511, one per second: messages due within 256 s, in the queue of their second modulo 512
 - 512 to 1535, one per 256 s: messages further ahead, in the queue of their slot modulo 1024. When the slot begins, they
   move to the queue of their second; RocketMQ calls that a roll
-- 1536 + n: retries that wait n ms, as the retry policy of their group says
+- 1536 + n: retries that wait n ms, as the retry policy of their group says; 1536 also those of a level without a delay
 
 As in RocketMQ, times are rounded to seconds: a message is due at ``TIMER_OUT_MS`` + 1000, never before the requested
 time and less than a second after it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ from tests.contract.world import (
     fail,
     group,
     orders,
+    said,
     several,
 )
 from tests.oracle.memory.rows import Stored
@@ -46,7 +48,7 @@ def customized(*delays_ms: int) -> GroupSettings:
 
 
 def waiting(world: World, delay_ms: int) -> list[Stored]:
-    """What waits, or waited, so long by the policy of the group ``billing``."""
+    """What waits, or waited, so long in the timer for the group ``billing``."""
     return world.stored(MessageQueue(TIMER, f"{LOCAL}~billing", policy_queue_id(delay_ms)))
 
 
@@ -79,6 +81,19 @@ def test_a_retry_waits_as_long_as_the_policy_of_its_group_says(world: World) -> 
         "TIMER_DEQUEUE_MS": str(NOON + 7500),
     }
     assert counts(world.consume(BILLING, f"{DAY}-2")) == {"acked": 2}
+
+
+@story
+def test_a_retry_at_a_level_without_a_delay_is_due_at_once(world: World) -> None:
+    times = [-3, -(2**31), -2, 0]
+    world.fill(orders(0), [replace(said(n), reconsume_times=before) for n, before in enumerate(times)])
+    assert counts(world.consume(BILLING, f"{DAY}-1", fail)) == {"retried": 4}
+    assert bodies(waiting(world, 0)) == [b"0", b"1"]
+    assert [bodies(world.lane(level)) for level in (1, 2, 3)] == [[b"2"], [], [b"3"]]
+    assert {queue.queue_id for queue in world.positions().queues_of("SCHEDULE_TOPIC_XXXX")} == {0, 2}
+    due = world.deliver(f"{DAY}-d1")
+    assert (due.delivered, due.next_due_ms) == (2, NOON + 1000)
+    assert [(copy.row.body, copy.row.reconsume_times) for copy in world.retries()] == [(b"0", -2), (b"1", 1 - 2**31)]
 
 
 @story

@@ -43,6 +43,14 @@ def test_a_raised_limit_stays_at_the_highest_level() -> None:
     assert back(reconsume_times=40, max_reconsume_times=100).delay_level == 18
 
 
+@pytest.mark.parametrize("times", [-3, -4, -(2**31)])
+def test_a_level_that_does_not_delay_is_due_at_once(times: int) -> None:
+    at_once = SendBack("rmq_sys_wheel_timer", 1536, "%RETRY%g", 0, 0, times + 1, Cause.RETRY, 0)
+    assert back(reconsume_times=times) == at_once
+    assert back(reconsume_times=times, delay_level=2).delay_level == 2
+    assert [back(reconsume_times=waits).delay_level for waits in (-2, -1, 0)] == [1, 2, 3]
+
+
 @pytest.mark.parametrize(
     ("asked", "cause"),
     [
