@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from rmq_store.consumer.delay import FIRST_RETRY_LEVEL
+from rmq_store.consumer.delay import retry_level
 from rmq_store.consumer.listener import INT_MAX, ConsumeOrderlyStatus, quoted, status_in
 from rmq_store.consumer.process_queue import ProcessQueue
 from rmq_store.errors import ListenerError
@@ -106,7 +106,7 @@ def messages_over_limit(
     if status is not ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT:
         return ()
     most = INT_MAX if max_reconsume_times == -1 else max_reconsume_times
-    return tuple((m.offset, FIRST_RETRY_LEVEL + m.reconsume_times) for m in batch if m.reconsume_times >= most)
+    return tuple((m.offset, retry_level(m.reconsume_times)) for m in batch if m.reconsume_times >= most)
 
 
 def process_consume_result(

@@ -104,6 +104,11 @@ def queue_id_to_delay_level(queue_id: int) -> int:
     return queue_id + 1
 
 
+def retry_level(reconsume_times: int) -> int:
+    """The level of a send-back that names none. A Java int: it is negative from 2^31 - 3 retries on."""
+    return wrapped(FIRST_RETRY_LEVEL + reconsume_times, 32)
+
+
 # --- policies of a group ---------------------------------------------------------------------------------------------
 
 

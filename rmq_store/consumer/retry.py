@@ -41,8 +41,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from rmq_store.commit.positions import offset_hash
-from rmq_store.consumer.delay import FIRST_RETRY_LEVEL, DelayLevels, GroupRetryPolicy, delay_level_to_queue_id
+from rmq_store.consumer.delay import DelayLevels, GroupRetryPolicy, delay_level_to_queue_id, retry_level
 from rmq_store.consumer.timer import TIMER_PROPERTIES, TIMER_REQUESTS, policy_queue_id
+from rmq_store.message.java_text import wrapped
 from rmq_store.message.message import MessageExt
 from rmq_store.message.message_const import (
     RETRY_GROUP_TOPIC_PREFIX,
@@ -104,7 +105,7 @@ class SendBack:
     delay_level: int
     """0 for a dead letter, and where a retry policy decided the delay or there is none."""
     reconsume_times: int
-    """Of the copy: one more than the failed message's."""
+    """Of the copy: one more than the failed message's. A Java int: after 2^31 - 1 comes -2^31."""
     cause: Cause
     delay_ms: int | None = None
     """How long it waits from its commit on; None for a dead letter."""
@@ -127,10 +128,12 @@ def route(
     """``consumerSendMsgBack`` for concurrent consumption (rules 10.2, rows 4, 8 and 9).
 
     ``delay_level``: the listener's; where it is 0, ``policy`` decides the delay, if the group has one (rules 10.7).
-    ``reconsume_times``: of the failed message; -3 or less leads to a level that does not delay. ``max_reconsume_times``: of the group; -1 means 16, any other number is
-    used as it is. ``retry_queue``: from ``retry_queue_id``, None when the group has no retry queue.
+    ``reconsume_times``: of the failed message; -3 or less, and 2^31 - 3 or more, lead to a level that does not delay.
+    ``max_reconsume_times``: of the group; -1 means 16, any other number is used as it is. ``retry_queue``: from
+    ``retry_queue_id``, None when the group has no retry queue.
     """
     cause = _cause(delay_level, reconsume_times, max_reconsume_times, retry_queue)
+    times = wrapped(reconsume_times + 1, 32)
     if cause is not Cause.RETRY or retry_queue is None:
         return SendBack(
             topic=dlq_topic(group),
@@ -138,13 +141,13 @@ def route(
             real_topic=dlq_topic(group),
             real_queue_id=0,
             delay_level=0,
-            reconsume_times=reconsume_times + 1,
+            reconsume_times=times,
             cause=cause,
         )
     if policy is not None and delay_level == 0:
         level, delay_ms = 0, policy.next_delay_ms(reconsume_times)
     else:
-        level = max(levels.clamp(delay_level or FIRST_RETRY_LEVEL + reconsume_times), 0)
+        level = max(levels.clamp(delay_level or retry_level(reconsume_times)), 0)
         delay_ms = levels.delay_ms(level) if level else 0
     if level:
         topic, queue_id = SCHEDULE_TOPIC, delay_level_to_queue_id(level)
@@ -156,7 +159,7 @@ def route(
         real_topic=retry_topic(group),
         real_queue_id=retry_queue,
         delay_level=level,
-        reconsume_times=reconsume_times + 1,
+        reconsume_times=times,
         cause=cause,
         delay_ms=delay_ms,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -118,6 +119,25 @@ def test_a_group_may_give_up_earlier(world: World) -> None:
     world.deliver(f"{DAY}-d")
     assert counts(world.consume(stubborn, f"{DAY}-2", fail)) == {"dead": 1}
     assert [m.row.reconsume_times for m in world.dead_letters()] == [2]
+
+
+@story
+@pytest.mark.parametrize(("mode", "counted"), [("concurrently", None), ("orderly", "-2147483648")])
+def test_a_retry_count_wraps_like_a_brokers_and_blocks_no_group(world: World, mode: str, counted: str | None) -> None:
+    world.fill(orders(0), [replace(said(0), reconsume_times=2**31 - 1)])
+    assert counts(world.consume(group(mode=mode), f"{DAY}-1", lambda msgs, context: None)) == {"dead": 1}
+    (letter,) = world.dead_letters()
+    assert (letter.row.reconsume_times, letter.row.properties.get("RECONSUME_TIME")) == (-(2**31), counted)
+
+
+@story
+def test_the_last_retry_of_all_comes_at_once(world: World) -> None:
+    world.fill(orders(0), [replace(said(0), reconsume_times=2**31 - 2)])
+    tireless = group(max_reconsume_times=2**31 - 1)
+    assert counts(world.consume(tireless, f"{DAY}-1", fail)) == {"retried": 1}
+    assert world.deliver(f"{DAY}-d").delivered == 1
+    assert [copy.row.reconsume_times for copy in world.retries()] == [2**31 - 1]
+    assert counts(world.consume(tireless, f"{DAY}-2", fail)) == {"dead": 1}
 
 
 @story

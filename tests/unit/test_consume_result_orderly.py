@@ -49,6 +49,10 @@ def test_without_a_limit_a_message_is_tried_for_ever() -> None:
     assert messages_over_limit(SUSPEND, [OrderlyMessage(10, 1_000_000)], -1) == ()
 
 
+def test_the_level_of_what_is_sent_away_is_a_java_int() -> None:
+    assert messages_over_limit(SUSPEND, [OrderlyMessage(10, 2**31 - 1)], -1) == ((10, 2 - 2**31),)
+
+
 def test_the_suspend_time_is_the_contexts_then_the_consumers_and_never_out_of_range() -> None:
     asked = [(-1, 1000), (0, 1000), (500, 1000), (40_000, 1000), (-1, 5), (-2, 1000)]
     assert [suspend_time_ms(*pair) for pair in asked] == [1000, 10, 500, 30_000, 10, 10]

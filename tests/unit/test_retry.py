@@ -52,6 +52,24 @@ def test_a_level_that_does_not_delay_is_due_at_once(times: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("most", "times", "copys", "dead"),
+    [
+        (-1, 2**31 - 1, -(2**31), True),
+        (2**31 - 1, 2**31 - 1, -(2**31), True),
+        (2**31 - 1, 2**31 - 2, 2**31 - 1, False),
+    ],
+)
+def test_a_retry_count_is_a_java_int(most: int, times: int, copys: int, dead: bool) -> None:
+    copy = back(reconsume_times=times, max_reconsume_times=most)
+    assert (copy.reconsume_times, copy.dead) == (copys, dead)
+
+
+def test_the_level_of_a_retry_is_a_java_int_too() -> None:
+    levels = [back(reconsume_times=2**31 - n, max_reconsume_times=2**31 - 1).delay_level for n in (4, 3, 2)]
+    assert levels == [18, 0, 0]
+
+
+@pytest.mark.parametrize(
     ("asked", "cause"),
     [
         ({"delay_level": -1}, Cause.DELAY_LEVEL),
