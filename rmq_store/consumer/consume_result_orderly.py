@@ -17,8 +17,9 @@ from enum import StrEnum
 from typing import Any, Final
 
 from rmq_store.consumer.delay import retry_level
-from rmq_store.consumer.listener import INT_MAX, ConsumeOrderlyStatus, quoted, status_in
+from rmq_store.consumer.listener import ConsumeOrderlyStatus, quoted, status_in
 from rmq_store.consumer.process_queue import ProcessQueue
+from rmq_store.consumer.retry import limit_in_order
 from rmq_store.errors import ListenerError
 
 DEFAULT_SUSPEND_MS: Final = 1000
@@ -101,11 +102,11 @@ def messages_over_limit(
     """What a SUSPEND has to send to ``%RETRY%group`` as new messages, as (offset, delay level)
     (``ConsumeMessageOrderlyService#sendMessageBack``, rules 10.5).
 
-    ``max_reconsume_times``: -1 means no limit (2^31 - 1), any other number is used as it is.
+    ``max_reconsume_times``: of the group (``limit_in_order``).
     """
     if status is not ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT:
         return ()
-    most = INT_MAX if max_reconsume_times == -1 else max_reconsume_times
+    most = limit_in_order(max_reconsume_times)
     return tuple((m.offset, retry_level(m.reconsume_times)) for m in batch if m.reconsume_times >= most)
 
 

@@ -224,6 +224,12 @@ def property_edits(send_back: SendBack, topic: str, own_id: str) -> PropertyEdit
     return PropertyEdits(put | real, first, remove=TIMER_REQUESTS)
 
 
+def limit_in_order(max_reconsume_times: int) -> int:
+    """A group's limit in orderly consumption (``ConsumeMessageOrderlyService#getMaxReconsumeTimes``): -1 means 2^31 - 1, any
+    other number is used as it is."""
+    return 2**31 - 1 if max_reconsume_times == -1 else max_reconsume_times
+
+
 def sent_away_edits(send_back: SendBack, topic: str, own_key: str, max_reconsume_times: int) -> PropertyEdits:
     """``property_edits`` for a dead letter of an orderly group, which RocketMQ's client sends as a new message
     (``ConsumeMessageOrderlyService#sendMessageBack``, rules 10.5).
@@ -232,7 +238,7 @@ def sent_away_edits(send_back: SendBack, topic: str, own_key: str, max_reconsume
     """
     put = {
         MessageConst.RECONSUME_TIME: str(send_back.reconsume_times),
-        MessageConst.MAX_RECONSUME_TIMES: str(max_reconsume_times),
+        MessageConst.MAX_RECONSUME_TIMES: str(limit_in_order(max_reconsume_times)),
         MessageConst.DELAY_TIME_LEVEL: NOT_DELAYED,
     }
     first = {MessageConst.ORIGIN_MESSAGE_ID: own_key}

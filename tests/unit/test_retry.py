@@ -151,3 +151,4 @@ def test_what_an_orderly_client_sends_away_names_its_own_topic_and_on_a_retry_to
     sent = {"ORIGIN_MESSAGE_ID": "first", "RECONSUME_TIME": "3", "MAX_RECONSUME_TIMES": "2", "DELAY": "-1"}
     assert sent_away_edits(dead, "T", "key", 2).apply(before) == sent | {"RETRY_TOPIC": "T"}
     assert sent_away_edits(dead, "%RETRY%g", "key", 2).apply(before) == sent | {"RETRY_TOPIC": "Old"}
+    assert sent_away_edits(dead, "T", "key", -1).put["MAX_RECONSUME_TIMES"] == "2147483647"
