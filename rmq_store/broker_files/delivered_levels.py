@@ -20,7 +20,7 @@ class CopyKey(NamedTuple):
     """What a delayed message and its delivered copy have in common."""
 
     unique_key: str | None
-    """None: copies cannot be matched."""
+    """None: which message a copy is of is not certain."""
     real_topic: str | None
     real_queue_id: int | None
     reconsume_times: int
@@ -99,8 +99,10 @@ def verdict(row: Delayed, rows: Iterable[Delayed], copies: Iterable[Copy]) -> Ve
     """``rows``, ``copies``: all with the key of ``row``. The first copy that was stored after it is its own if no other
     message with the key was stored before that copy; otherwise it may be the copy of the other one."""
     later = [copy for copy in copies if copy.place > row.place and copy.store_timestamp >= row.store_timestamp]
-    if not later or None in row.key:
+    if not later:
         return Verdict.WAITING
+    if None in row.key:
+        return Verdict.UNCERTAIN
     first = min(copy.place for copy in later)
     alone = sum(other.place < first for other in rows) == 1
     return Verdict.DELIVERED if alone else Verdict.UNCERTAIN

@@ -976,6 +976,15 @@ def test_the_log_of_a_stopped_broker_says_of_each_delay_level_what_its_delay_off
     assert (sum(level.waiting for level in levels), sum(level.uncertain for level in levels)) == (162, 0)
 
 
+def test_a_copy_of_a_delayed_message_without_a_unique_key_is_uncertain(lake: Lake, tmp_path: Path) -> None:
+    delay = {"DELAY": "3", "REAL_TOPIC": "T", "REAL_QID": "3"}
+    waits: dict[str, Any] = {"topic": SCHEDULE_TOPIC, "queue_id": 2, "properties": delay}
+    delivered = {"properties": {"REAL_TOPIC": "T", "REAL_QID": "3"}, "queue_offset": 0}
+    lake.load(store_of(tmp_path / "made", waits | {"queue_offset": 0}, waits | {"queue_offset": 1}, delivered))
+    (level,) = delivered_levels(lake.store, "s1", [BROKER], {2: (0, 2)})
+    assert (level.delivered, level.waiting, level.uncertain) == (0, 2, 2)
+
+
 @pytest.mark.parametrize("lost", [False, True])
 def test_what_the_log_of_a_killed_broker_shows_as_delivered_is_not_delivered_here(
     lake: Lake, broker: Path, lost: bool

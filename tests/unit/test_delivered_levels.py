@@ -68,10 +68,11 @@ def test_a_copy_has_the_key_the_place_and_the_retries_of_its_message(other: Copy
 
 
 @pytest.mark.parametrize("unknown", ["unique_key", "real_topic", "real_queue_id"])
-def test_of_a_message_without_a_key_nothing_is_told(unknown: str) -> None:
+def test_a_copy_of_a_message_without_a_key_is_uncertain(unknown: str) -> None:
     values: dict[str, Any] = {unknown: None}
     key = KEY._replace(**values)
-    assert level_progress({2: (0, 1)}, [delayed(100, key)], [copy(200, key)]) == (LevelProgress(3, 0, 0, 1),)
+    assert level_progress({2: (0, 1)}, [delayed(100, key)], [copy(200, key)]) == (LevelProgress(3, 0, 0, 1, 1),)
+    assert level_progress({2: (0, 1)}, [delayed(100, key)], []) == (LevelProgress(3, 0, 0, 1, 0),)
 
 
 def test_a_level_was_delivered_up_to_the_first_gap_and_what_lies_behind_it_is_uncertain() -> None:

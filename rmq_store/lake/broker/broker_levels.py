@@ -68,6 +68,6 @@ WITH of_broker AS (
 )
 SELECT of_broker.*
 FROM of_broker SEMI JOIN waiting
-    ON of_broker.unique_key = waiting.unique_key AND (topic = {schedule} OR commit_log_offset > place)
+    ON of_broker.unique_key IS NOT DISTINCT FROM waiting.unique_key AND (topic = {schedule} OR commit_log_offset > place)
 WHERE topic = {schedule} OR topic = real_topic
 """
