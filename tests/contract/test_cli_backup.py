@@ -69,6 +69,22 @@ def test_a_wrong_target_is_wrong_use(imported: Rmq) -> None:
     assert (refused.exit_code, "choose a target outside of the store" in refused.err) == (2, True)
 
 
+def test_a_target_that_links_lead_to_the_store_is_wrong_use(imported: Rmq) -> None:
+    root, links = imported.root, imported.folder / "links"
+    links.mkdir()
+    places = {"store": root, "shard": root / "broker-a", "new": root / "not-there-yet", "above": root.parent}
+    for name, place in places.items():
+        (links / name).symlink_to(place)
+    targets = [*(links / name for name in places), links / "shard" / "in" / "copy", links / "above" / root.name]
+    before = sorted(root.rglob("*"))
+    for source, target in [*((root, target) for target in targets), (links / "store", root)]:
+        for options in ((), ("--dry-run",)):
+            refused = imported("backup", str(target), "--root", str(source), *options)
+            assert (refused.exit_code, "choose a target outside of the store" in refused.err) == (2, True), target
+    assert sorted(root.rglob("*")) == before
+    assert imported.json("backup", str(links / "above" / "copy"))["status"] == "done"
+
+
 def test_to_s3_and_back(rmq: Rmq, s3_root: S3Root, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in s3_root.env.items():
         monkeypatch.setenv(name, value)

@@ -13,6 +13,7 @@ backup can be stopped anywhere, and the next one does the rest. Nothing is delet
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -149,11 +150,16 @@ def _lacking_descriptions(
 
 
 def _check_apart(source: Root, target: Root) -> None:
-    one, other = f"{source.location}/", f"{target.location}/"
+    one, other = f"{_place(source)}/", f"{_place(target)}/"
     if one.startswith(other) or other.startswith(one):
         raise WrongUse(
             f"{target.location} cannot have a backup of {source.location}: choose a target outside of the store"
         )
+
+
+def _place(root: Root) -> str:
+    """Where a root is when links are followed, also where its end is not there yet."""
+    return os.path.realpath(root.location) if root.is_local else root.location
 
 
 def _check_target(store: LakeStore, target: Root, stored: Mapping[str, int], shards: Sequence[str]) -> None:
