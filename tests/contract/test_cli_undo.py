@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 import rmq_store
-from rmq_store.errors import WrongUse
-from rmq_store.lake.admin.undo import actions_to_undo
+from rmq_store.commit.request import actor_of
+from rmq_store.errors import StaleAttempt, WrongUse
+from rmq_store.lake.admin.undo import actions_to_undo, undo
 from rmq_store.message.message import MessageQueue
 from rmq_store.utils.host import Host
 from tests.contract.rmq import ORDERS, TODAY, Rmq
@@ -76,6 +77,23 @@ def test_an_undo_of_a_named_action_is_refused_when_it_is_not_the_last(in_two_sha
     rmq(*reset, f"{TODAY}-later", "--shard", "b")
     with pytest.raises(WrongUse, match=rf"reset {TODAY}-later of .* \(x\) came after it"):
         actions_to_undo(shards, "two", f"{TODAY}-undo", f"{TODAY}-first")
+
+
+def test_an_undo_that_another_one_overtakes_after_its_choice_names_that_one(in_two_shards: Rmq) -> None:
+    store = rmq_store.open_store(in_two_shards.root)
+    store.reset("two", "Orders", "min", reason="x")
+    shards = store.lake.shards()
+    chosen = actions_to_undo(shards, "two", f"{TODAY}-second")
+    in_two_shards(*UNDO_TWO, "--request", f"{TODAY}-first")
+    before = offsets_of_two(in_two_shards)
+    second: dict[str, Any] = {"request_id": f"{TODAY}-second", "actor": actor_of("ben"), "reason": "x"}
+    for dry_run in (True, False):
+        with pytest.raises(StaleAttempt, match=rf"undo {TODAY}-first of ana .* came first\. Run it again"):
+            undo(chosen, "two", Host(), **second, dry_run=dry_run, every=shards)
+    for one in chosen:
+        with pytest.raises(StaleAttempt, match=rf"undo {TODAY}-first of ana .* came first"):
+            undo([one], "two", Host(), **second)
+    assert offsets_of_two(in_two_shards) == before
 
 
 def test_after_windows_an_undo_needs_force(imported: Rmq) -> None:

@@ -124,6 +124,10 @@ REQUESTS = (
     ),
     Guard("admin.undo:refuse_other_undo", cases(UNDO, "the_rest_of_an_undo_undoes_the_same_action_or_nothing")),
     Guard(
+        "admin.undo:refuse_overtaken",
+        cases(UNDO, "an_undo_is_stale_where_a_later_move_of_an_operator_came_after_the_action"),
+    ),
+    Guard(
         "lake.admin.offset_moves:move_in_all",
         cases(
             CUT,

@@ -12,7 +12,7 @@ from rmq_store.admin.move_sizes import move_notes
 from rmq_store.admin.offset_moves import MoveReport, MoveRequest, commit_elsewhere, earlier_commit, move_report
 from rmq_store.admin.repeated_moves import MOVING, Made, came_after, first_time, later_move, refuse_rest
 from rmq_store.admin.reset import ResetRequest, ResetTo
-from rmq_store.admin.undo import MOVES, is_last_move
+from rmq_store.admin.undo import MOVES, UndoRequest, is_last_move, refuse_overtaken
 from rmq_store.commit.ctl import Action, Ctl, Moved
 from rmq_store.commit.positions import Positions
 from rmq_store.commit.request import Status
@@ -61,8 +61,8 @@ def move_offsets(shard: Shard, request: MoveRequest, host: Host, settings: Group
     """Carry out the request in one shard. ``settings``: those of the group, None when there are none; they say where it starts,
     from which a dry run counts.
 
-    Raises the WrongUse of ``request.moves`` and the errors of ``commit``. After StaleAttempt, when a window committed in
-    between, the same request can be run again.
+    Raises the WrongUse of ``request.moves``, StaleAttempt as ``refuse_overtaken`` and the errors of ``commit``. After
+    StaleAttempt, when a window committed in between, the same request can be run again.
     """
     started_ms = host.now_ms()
     if made := _made(shard, request):
@@ -113,9 +113,12 @@ def _made_before(shard: Shard, made: Made) -> MoveReport:
 
 
 def _planned(shard: Shard, request: MoveRequest) -> tuple[Positions, tuple[Moved, ...]]:
-    """The moves of the request, and the positions that they were planned from. Raises WrongUse."""
+    """The moves of the request, and the positions that they were planned from. Raises WrongUse, and StaleAttempt for an undo of
+    an action that another operator's has followed since it was chosen."""
     refuse_other_history(shard, shard.consumequeue)
     positions = shard.positions()
+    if isinstance(request, UndoRequest) and not is_last_move(request.undone, positions):
+        refuse_overtaken(request, last_action_in(shard, request.group, MOVES), shard.name)
     return positions, request.moves(ShardLookup(shard), positions)
 
 
