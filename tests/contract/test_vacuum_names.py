@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -188,6 +189,33 @@ def test_a_log_that_cannot_be_read_as_it_was_listed_ends_a_vacuum(
         file.write_bytes(content)
     with pytest.raises(error, match=says):
         named_files(shard, table, [])
+
+
+@pytest.mark.parametrize("of", ["an entry", "a checkpoint"])
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_vacuum_begins_again_once_when_its_log_is_cleaned_up_meanwhile(
+    shard: Shard, table: LakeTable, monkeypatch: pytest.MonkeyPatch, of: str, times: int
+) -> None:
+    write_checkpoint(table)
+    name = orphan(table)
+    age(table)
+    file = entry(table, ADDED) if of == "an entry" else checkpoint(table, ADDED)
+    stale = [table.root.names_in(f"{table.path}/_delta_log")] * times
+    names_in = Root.names_in
+
+    def listed(root: Root, folder: str, after: str = "") -> tuple[Sequence[str], int]:
+        if not (stale and folder == f"{table.path}/_delta_log"):
+            return names_in(root, folder, after)
+        file.unlink(missing_ok=True)
+        return stale.pop()
+
+    monkeypatch.setattr(Root, "names_in", listed)
+    if times == 1:
+        assert name in {one.path for one in vacuum(shard, table, REQUEST, HOST).deleted}
+    else:
+        with pytest.raises(StoreUnusable, match="was deleted meanwhile by a clean-up"):
+            vacuum(shard, table, REQUEST, HOST)
+    assert table.root.exists(f"{table.path}/{name}") == (times == 2)
 
 
 @pytest.mark.parametrize("scheme", ["file://", ""])

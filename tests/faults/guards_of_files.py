@@ -29,12 +29,13 @@ FILES = (
     ),
     Guard(
         "lake.maintain.vacuum:vacuum",
+        cases(VACUUM, "an_age_at_which_a_run_may_commit_is_refused"),
+        (("check_age(request.age_ms)", "pass"),),
+    ),
+    Guard(
+        "lake.maintain.vacuum:_vacuum",
+        cases(NAMES, COMES_FIRST, "a_file_that_is_committed_before_the_entry_of_the_vacuum_is_kept"),
         (
-            f"{VACUUM}::test_an_age_at_which_a_run_may_commit_is_refused",
-            *cases(NAMES, COMES_FIRST, "a_file_that_is_committed_before_the_entry_of_the_vacuum_is_kept"),
-        ),
-        (
-            ("check_age(request.age_ms)", "pass"),
             ("now_ms = _announced(shard, table, request, candidates, host)", "now_ms = table.log.view.known_ms"),
             ("    candidates = orphans(stored, named_files(shard, table, stored), now_ms, request.age_ms)", "    pass"),
         ),

@@ -39,6 +39,10 @@ _PARALLEL_READS = 48
 _TRIES = 8
 
 
+class _CleanedUp(StoreUnusable):
+    """A file of the log that was listed is gone: its clean-up came in between."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VacuumRequest:
     """Who deletes what."""
@@ -65,13 +69,22 @@ class VacuumReport:
 def vacuum(
     shard: Shard, table: LakeTable, request: VacuumRequest, host: Host, progress: Progress | None = None
 ) -> VacuumReport:
-    """Delete the orphans of one table of the shard. Safe beside everything else, and any number of times.
-    ``progress`` counts files.
+    """Delete the orphans of one table of the shard. Safe beside everything else, and any number of times. It begins again once
+    when the log is cleaned up meanwhile. ``progress`` counts files.
 
     Raises WrongUse for an age that is not allowed; BadData, DerivedTableDamaged and StoreUnusable when what is stored or named
     cannot be read: nothing is deleted then; and the errors of ``commit``.
     """
     check_age(request.age_ms)
+    try:
+        return _vacuum(shard, table, request, host, progress)
+    except _CleanedUp:  # by another maintenance, or while this process was stopped for hours
+        return _vacuum(shard, table, request, host, progress)
+
+
+def _vacuum(
+    shard: Shard, table: LakeTable, request: VacuumRequest, host: Host, progress: Progress | None
+) -> VacuumReport:
     stored = _listed(table)
     table.refresh()
     candidates = orphans(stored, named_files(shard, table, stored), table.log.view.known_ms, request.age_ms)
@@ -191,7 +204,7 @@ def _entry(table: LakeTable, name: str) -> Entry | BadData:
             return parse_entry(content, int(name[:20]), where)
     except BadData as damage:
         return damage
-    raise StoreUnusable(f"{where} was deleted meanwhile by a clean-up: run it again")
+    raise _CleanedUp(f"{where} was deleted meanwhile by a clean-up: run it again")
 
 
 def _of_checkpoint(table: LakeTable, name: str) -> tuple[set[str], dict[str, int]]:
@@ -205,7 +218,7 @@ def _of_checkpoint(table: LakeTable, name: str) -> tuple[set[str], dict[str, int
         removed = actions.column("remove").drop_null().to_pylist()
         return live, {unquote(one["path"]): int(one["deletionTimestamp"] or 0) for one in removed}
     except FileNotFoundError as error:
-        raise StoreUnusable(f"{where} was deleted meanwhile by a clean-up: run it again") from error
+        raise _CleanedUp(f"{where} was deleted meanwhile by a clean-up: run it again") from error
     except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
         raise BadData(f"{where} is damaged ({' '.join(str(error).split())}). Restore it from a backup.") from error
 
