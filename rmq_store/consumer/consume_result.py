@@ -87,12 +87,13 @@ def process_consume_result(
     return ConcurrentResult(tuple(offsets), send_back)
 
 
-GROUP_DELETED = "its group was deleted while it waited"
+GROUP_DELETED = "it is a retry from before its group was deleted"
 """The reason of a dropped retry that is older than the last deletion of its group."""
 
 
 def is_void(epoch: int | None, deleted: int | None) -> bool:
-    """Whether a message of a group's retry topic waited when the group was last deleted: no listener gets it.
+    """Whether a message of a group's retry topic is from before the group was last deleted: no listener gets it.
+    Most waited then. Others were consumed, and an operator has reset the new group to an offset before them.
 
     ``epoch``: of the group when the message was sent back or redriven; None for one that a broker or an older version
     of this software stored, which counts as older than every deletion. ``deleted``: the group's epoch at its last

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from rmq_store.admin.delete_group import DeleteGroupRequest
+from rmq_store.admin.reset import ResetTo
 from rmq_store.admin.track import TrackType
 from rmq_store.commit.ctl import Action
 from rmq_store.commit.positions import QueueRange
@@ -86,10 +87,20 @@ def test_the_audit_finds_nothing_in_a_group_that_was_deleted_and_created_again_t
         lake.deliver(f"{DAY}-a{number}")
         lake.consume(BILLING, f"{DAY}-b{number}", fail_bodies(b"2"))
     assert rows(lake, "SELECT * FROM audit") == []
-    why = "its group was deleted while it waited"
+    why = "it is a retry from before its group was deleted"
     # 4 was delayed at the first delete, 2 at the second one, when it had failed once more.
     assert rows(lake, f"{DROPPED} ORDER BY begin_offset") == [(0, 1, 2, 1, why), (0, 4, 5, 2, why)]
     assert rows(lake, "SELECT count(*) FROM retries WHERE state = 'waiting'") == [(1,)]
+
+
+def test_a_retry_that_was_acked_before_the_delete_is_dropped_with_a_reason_that_is_true_of_it(lake: LakeWorld) -> None:
+    lake.consume(BILLING, f"{DAY}-3", max_messages=1)  # acks the retry of 1
+    lake.delete()
+    lake.consume(BILLING, f"{DAY}-4")
+    lake.reset_to(ResetTo.MIN, topic="%RETRY%billing")
+    lake.consume(BILLING, f"{DAY}-5")
+    assert rows(lake, DROPPED) == [(0, 0, 1, 2, "it is a retry from before its group was deleted")]
+    assert rows(lake, "SELECT * FROM audit") == []
 
 
 def test_an_export_holds_no_void_offset_and_no_group_that_is_gone(lake: LakeWorld) -> None:

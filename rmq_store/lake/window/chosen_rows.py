@@ -18,7 +18,7 @@ class ChosenRows(NamedTuple):
     offsets: Offsets
     rows: pa.RecordBatch
     void: Offsets
-    """Retries that waited when their group was deleted."""
+    """Retries from before their group was deleted."""
     filtered: Offsets
     """What does not match the subscription."""
 

@@ -106,6 +106,6 @@ class _Pulled:
         return sum(several, Tally())
 
     def void_below(self, end: int) -> Offsets:
-        """The offsets of the retries that waited when the group was deleted."""
+        """The offsets of the retries from before the group was deleted."""
         offsets = np.concatenate(self._void)
         return offsets[offsets < end]

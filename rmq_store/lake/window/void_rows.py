@@ -1,4 +1,4 @@
-"""Retries that waited when their group was deleted: ``is_void`` of ``consumer/consume_result.py`` over columns.
+"""Retries from before their group was deleted: ``is_void`` of ``consumer/consume_result.py`` over columns.
 
 ``void_before`` is the group's epoch at its last delete, for the queues of its retry topic. It is None where no message can
 be void; then the epoch is not read.

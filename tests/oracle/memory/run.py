@@ -178,14 +178,14 @@ class Run:
         ]
 
     def _waited_for_another(self, message: Stored) -> bool:
-        """Whether the message waited when the group was deleted: a group of the same name does not get it."""
+        """Whether the message is from before the group was deleted: a group of the same name does not get it."""
         if message.queue.topic != retry_topic(self.plan.group.name):
             return False
         origin = message.row.provenance
         return is_void(origin.epoch if origin else None, self.plan.deleted)
 
     def _drop_void(self, queue: MessageQueue, messages: Iterable[Stored]) -> set[int]:
-        """Record the messages that waited when the group was deleted, and return their offsets."""
+        """Record the messages from before the group was deleted, and return their offsets."""
         void = [m.queue_offset for m in messages if self._waited_for_another(m)]
         self._add(queue, Outcome.DROPPED, void)
         self.dropped += void_ranges(queue, void)
