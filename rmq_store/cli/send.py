@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -27,8 +27,11 @@ from rmq_store.commit.request import Status, actor_of
 from rmq_store.errors import WrongUse
 from rmq_store.producer.json_messages import read_lines
 from rmq_store.producer.producer import DEFAULT_TOPIC_QUEUE_NUMS, Message, problems_of
-from rmq_store.producer.send import SendReport
+from rmq_store.producer.send import SendReport, queue_count
 from rmq_store.utils.host import Host
+
+if TYPE_CHECKING:
+    from rmq_store.lake.table.store import LakeStore
 
 PANEL = "Messages"
 MOST_PROBLEMS = 100
@@ -173,6 +176,9 @@ def send(
 
     by_shard = messages_by_shard(store, messages, destination.shard, create=destination.create, dry_run=dry_run)
     _check_queue(message.queue, by_shard)
+    notes = _notes(store, by_shard, destination.queues)
+    for note in notes:
+        output.note(note)
     reports: list[SendReport] = []
     for report in send_parts(store, by_shard, request_id, actor, host, create_queues=create_queues, dry_run=dry_run):
         reports.append(report)
@@ -180,7 +186,7 @@ def send(
             count = sum(one.messages for one in reports)
             line = f"shard {report.shard}: {report.status}, {count:,} of {len(messages):,} messages"
             output.line(line, ended=False)
-    _answer(output, request_id, reports)
+    _answer(output, request_id, reports, notes)
 
 
 # --- what to send ----------------------------------------------------------------------------------------------------
@@ -234,7 +240,23 @@ def _check_queue(queue: QueueName | None, shards: Iterable[str]) -> None:
 # --- the answer --------------------------------------------------------------------------------------------------------
 
 
-def _answer(output: Output, request_id: str, reports: Sequence[SendReport]) -> None:
+def _notes(store: LakeStore, by_shard: Mapping[str, Sequence[Message]], queues: int | None) -> list[str]:
+    """On the topics that are there, to which ``--queues`` does not apply, where they have another number of queues."""
+    if queues is None:
+        return []
+    counts = {
+        topic: queue_count(shard.positions(), topic)
+        for shard in store.shards()
+        for topic in sorted({message.topic for message in by_shard.get(shard.name, ())})
+    }
+    return [
+        f"topic {topic} is there, with {count} queues: --queues {queues} is only for a new topic"
+        for topic, count in counts.items()
+        if count not in (0, queues)
+    ]
+
+
+def _answer(output: Output, request_id: str, reports: Sequence[SendReport], notes: Sequence[str]) -> None:
     statuses = {report.status for report in reports}
     status = Status.COMMITTED if Status.COMMITTED in statuses else reports[0].status
     rows = [
@@ -268,6 +290,7 @@ def _answer(output: Output, request_id: str, reports: Sequence[SendReport]) -> N
             for report in reports
         ],
         "queues": rows,
+        "notes": notes,
         "warnings": [warning for report in reports for warning in report.warnings],
     }
     lines = [f"new topic: {topic}, {queues} queues" for topic, queues in created.items()]

@@ -168,6 +168,19 @@ def test_a_topic_of_a_broker_gets_queues_of_the_lake_and_the_broker_s_stay_as_th
     assert "did you mean 'PaymentFlow'" in near.err
 
 
+def test_a_number_of_queues_that_a_topic_does_not_get_is_noted(empty: Rmq) -> None:
+    create = ("send", "--topic", "Orders", "--create", "--queues")
+    first = empty.json(*create, "2", "text", "--request", f"{DAY}-first")
+    note = "topic Orders is there, with 2 queues: --queues 6 is only for a new topic"
+    for more in ((), ("--dry-run",)):
+        answer = empty(*create, "6", "text", "--json", *more)
+        assert (answer.exit_code, answer.json()["created"], answer.json()["notes"]) == (0, {}, [note])
+        assert f"note: {note}" in answer.err
+    again = empty.json(*create, "2", "text", "--request", f"{DAY}-first")
+    others = [empty.json(*create, "2", "text"), empty.json(*create[:-1], "text")]
+    assert [sent["notes"] for sent in (first, again, *others)] == [[]] * 4
+
+
 def test_the_table_for_people_says_where_the_messages_went(empty: Rmq) -> None:
     answer = empty("send", "--topic", "Orders", "--create", "--queues", "1", "--delay-level", "3", "text")
     assert answer.exit_code == 0
