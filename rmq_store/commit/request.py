@@ -33,13 +33,16 @@ class Status(StrEnum):
 
 _REQUEST_ID = re.compile(r"(\d{4}-\d\d-\d\d)(?!\d)[\x20-\x7e]*", re.ASCII)
 _LONGEST_REQUEST_ID = 250
+_PART = re.compile(r"~\d+\Z", re.ASCII)
+"""The end of a ``part_id``."""
 
 
 def request_id_of(given: str | None, verb: str, host: Host) -> str:
     """The request's id: ``given``, which must begin with its UTC date, else a new one, ``YYYY-MM-DD-verb-random``.
 
     The log is searched for earlier attempts from about that date on, so a date in the future is refused: it is a typing
-    error or a wrong clock. Raises WrongUse.
+    error or a wrong clock. So is the id of a part (``part_id``), because its request would take this one for that part.
+    Raises WrongUse.
     """
     today = day_of(host.now_ms())
     if given is None:
@@ -52,6 +55,11 @@ def request_id_of(given: str | None, verb: str, host: Host) -> str:
         raise WrongUse(f"the request id {given!r} must begin with its UTC date, YYYY-MM-DD, {example}")
     if matched[1] > today:
         raise WrongUse(f"the request id {given!r} begins with a date in the future; today is {today} in UTC, {example}")
+    if part := _PART.search(given):
+        raise WrongUse(
+            f"the request id {given!r} ends with {part[0]}, as the id of a part of another request does: choose one that ends "
+            f"otherwise, {example}"
+        )
     return given
 
 

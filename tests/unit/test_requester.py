@@ -21,7 +21,17 @@ def test_a_new_request_id_begins_with_the_utc_date_and_names_what_is_done() -> N
     assert request_id_of(None, "consume", Host()) != request_id_of(None, "consume", Host())
 
 
-@pytest.mark.parametrize("given", ["2026-03-01", "2026-03-01-mine", "2026-02-28/dag/run 1", "2026-03-01" + "x" * 240])
+@pytest.mark.parametrize(
+    "given",
+    [
+        "2026-03-01",
+        "2026-03-01-mine",
+        "2026-02-28/dag/run 1",
+        "2026-03-01" + "x" * 240,
+        "2026-03-01-~2-a",
+        "2026-03-01~",
+    ],
+)
 def test_an_id_of_today_or_before_is_taken_as_it_is(given: str) -> None:
     assert request_id_of(given, "consume", NOON) == given
 
@@ -37,6 +47,8 @@ def test_an_id_of_today_or_before_is_taken_as_it_is(given: str) -> None:
         ("2026-03-01-é", "must begin"),
         ("2026-03-01" + "x" * 241, "has 251 characters; it may have 250"),
         ("2026-03-02-mine", "a date in the future; today is 2026-03-01"),
+        ("2026-03-01-mine~2", "ends with ~2, as the id of a part .* for example 2026-03-01-deliver-1"),
+        ("2026-03-01~10", "ends with ~10"),
     ],
 )
 def test_an_id_that_no_search_would_find_again_is_refused(given: str, says: str) -> None:
