@@ -48,7 +48,7 @@ from rmq_store.lake.window.consumption import Consumption, outcomes_of, shards_o
 from rmq_store.lake.window.deliver import deliver
 from rmq_store.lake.window.dry_run import plan_request
 from rmq_store.lake.window.engine import Engine, LocalEngine
-from rmq_store.lake.window.send_request import messages_by_shard, send_parts
+from rmq_store.lake.window.send_request import placed_request, send_parts
 from rmq_store.lake.window.window import consume_window
 from rmq_store.message.message import MessageQueue
 from rmq_store.producer.producer import Message, check_messages
@@ -190,11 +190,8 @@ class Store:
         messages = list(messages)  # a generator can be read only once
         check_messages(messages, self.host.now_ms())
         id_ = request_id_of(request_id, "send", self.host)
-        by_shard = messages_by_shard(self.lake, messages, shard, create=create_queues is not None, dry_run=dry_run)
-        parts = send_parts(
-            self.lake, by_shard, id_, self.actor, self.host, create_queues=create_queues, dry_run=dry_run
-        )
-        return list(parts)
+        request = placed_request(self.lake, messages, id_, shard, create=create_queues is not None)
+        return list(send_parts(self.lake, request, self.actor, self.host, create_queues=create_queues, dry_run=dry_run))
 
     def consume(
         self,

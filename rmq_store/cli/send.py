@@ -172,15 +172,15 @@ def send(
         messages = _from_file(file, topic, body, message, now_ms)
     store = open_store(options.root)
     request_id, actor = new_request("send", options.request, host), actor_of(options.actor)
-    from rmq_store.lake.window.send_request import messages_by_shard, send_parts
+    from rmq_store.lake.window.send_request import placed_request, send_parts
 
-    by_shard = messages_by_shard(store, messages, destination.shard, create=destination.create, dry_run=dry_run)
-    _check_queue(message.queue, by_shard)
-    notes = _notes(store, by_shard, destination.queues)
+    request = placed_request(store, messages, request_id, destination.shard, create=destination.create)
+    _check_queue(message.queue, request.by_shard)
+    notes = _notes(store, request.by_shard, destination.queues)
     for note in notes:
         output.note(note)
     reports: list[SendReport] = []
-    for report in send_parts(store, by_shard, request_id, actor, host, create_queues=create_queues, dry_run=dry_run):
+    for report in send_parts(store, request, actor, host, create_queues=create_queues, dry_run=dry_run):
         reports.append(report)
         if len(messages) > report.messages:
             count = sum(one.messages for one in reports)

@@ -15,7 +15,7 @@ import json
 import zlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from rmq_store.commit.ctl import FEW_TAGS_CODES, Action, Actor, Ctl, Produced, Proposal, StagedFile, canonical_json
 from rmq_store.commit.positions import PositionKind, Positions, max_id, send_id
@@ -78,8 +78,6 @@ class SendPlan:
     topics: tuple[str, ...]
     created: Mapping[str, int]
     """As in ``SendReport``."""
-    digest: str
-    """Of the messages (``digest``)."""
 
     @property
     def placed(self) -> list[Placed]:
@@ -125,7 +123,6 @@ def plan_send(
         new_queues=tuple(queue for queue in local_queues if positions.get(max_id(queue)) is None),
         topics=topics,
         created=created,
-        digest=digest(messages),
     )
 
 
@@ -154,6 +151,54 @@ def digest(messages: Sequence[Message]) -> str:
     return hash_.hexdigest()
 
 
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A request with all its parts. Each part records it, so that another request under the id is seen before it sends."""
+
+    messages: int
+    digest: str
+    """SHA-256 of the digests of the parts, in their order, as hex."""
+    shards: Mapping[str, str]
+    """The shard of each topic, where a repetition sends what is missing."""
+
+    def is_of(self, ctl: Ctl) -> bool:
+        """Whether the commit is a part of it, or of an earlier version, which recorded nothing of the whole."""
+        recorded = whole_of(ctl)
+        return recorded is None or (recorded.messages, recorded.digest) == (self.messages, self.digest)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one commit sends, and the request that it is a part of."""
+
+    digest: str
+    """Of the commit's messages (``digest``)."""
+    whole: Whole
+
+    @classmethod
+    def alone(cls, shard: str, messages: Sequence[Message]) -> Part:
+        """The only part of its request."""
+        return parts_of({shard: [messages]})[0]
+
+
+def parts_of(by_shard: Mapping[str, Sequence[Sequence[Message]]]) -> list[Part]:
+    """The parts of a request, from the messages of each in their order."""
+    parts = [messages for of_shard in by_shard.values() for messages in of_shard]
+    digests = [digest(messages) for messages in parts]
+    whole = Whole(
+        messages=sum(map(len, parts)),
+        digest=hashlib.sha256("".join(digests).encode()).hexdigest(),
+        shards={message.topic: name for name, several in by_shard.items() for part in several for message in part},
+    )
+    return [Part(of_part, whole) for of_part in digests]
+
+
+def whole_of(ctl: Ctl) -> Whole | None:
+    """The request that a commit is a part of; None: it is one of an earlier version."""
+    recorded = ctl.parameter("whole")
+    return None if recorded is None else Whole(**recorded)
+
+
 def segments(plan: SendPlan, path: str) -> tuple[Produced, ...]:
     """The plan's queues as segments of one file."""
     produced, row = [], 0
@@ -168,7 +213,14 @@ def segments(plan: SendPlan, path: str) -> tuple[Produced, ...]:
 
 
 def send_proposal(
-    commit_id: str, request_id: str, actor: Actor, positions: Positions, plan: SendPlan, file: StagedFile
+    commit_id: str,
+    request_id: str,
+    actor: Actor,
+    positions: Positions,
+    *,
+    plan: SendPlan,
+    part: Part,
+    file: StagedFile,
 ) -> Proposal:
     """The messages as a commit. It expects that no other send to the topics came in between or created their queues."""
     sends = {send_id(topic): positions.get(send_id(topic)) for topic in plan.topics}
@@ -182,7 +234,8 @@ def send_proposal(
                 "topics": list(plan.topics),
                 "created": dict(plan.created),
                 "delayed": sum(one.waits for one in plan.placed),
-                "digest": plan.digest,
+                "digest": part.digest,
+                "whole": asdict(part.whole),
             }
         ),
         produced=segments(plan, file.path),
@@ -210,14 +263,26 @@ def sent(status: Status, shard: str, ctl: Ctl) -> SendReport:
     )
 
 
-def sent_before(shard: str, ctl: Ctl, messages: Sequence[Message]) -> SendReport:
-    """The report of a request that was committed before. Raises WrongUse when it sent other messages than these."""
-    if ctl.parameter("digest") != digest(messages):
-        raise WrongUse(
-            f"request id {ctl.request_id} was already used for other messages ({sum(s.count for s in ctl.produced)} of "
-            f"them, commit {ctl.commit_id}). Nothing was sent; use a new id."
-        )
+def is_same(ctl: Ctl, part: Part) -> bool:
+    """Whether the commit sent these messages, for a request with the same messages in all."""
+    return ctl.parameter("digest") == part.digest and part.whole.is_of(ctl)
+
+
+def sent_before(shard: str, ctl: Ctl, part: Part) -> SendReport:
+    """The report of a part that was committed before. Raises WrongUse when it sent other messages than these."""
+    if not is_same(ctl, part):
+        raise other_messages(ctl.request_id, [ctl])
     return sent(Status.ALREADY_COMMITTED, shard, ctl)
+
+
+def other_messages(request_id: str, ctls: Sequence[Ctl]) -> WrongUse:
+    """The error of a request whose id was used for other messages, by these commits."""
+    stored, whole = sum(segment.count for ctl in ctls for segment in ctl.produced), whole_of(ctls[0])
+    count = f"{stored:,}" if whole is None or whole.messages == stored else f"{stored:,} of {whole.messages:,}"
+    return WrongUse(
+        f"request id {request_id} was already used for other messages (in the store: {count}; commit "
+        f"{ctls[0].commit_id}). Nothing more was sent; use a new id."
+    )
 
 
 def would_send(shard: str, request_id: str, plan: SendPlan) -> SendReport:

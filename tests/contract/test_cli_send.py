@@ -5,16 +5,26 @@ from __future__ import annotations
 import io
 import json
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rmq_store.commit.ctl import Actor, Proposal, canonical_json
+from rmq_store.errors import StaleAttempt
+from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window import send_request
+from rmq_store.lake.window.send import send as send_in_lake
+from rmq_store.producer.producer import Message
+from rmq_store.producer.send import SendReport, send_proposal
 from rmq_store.utils.host import Host
-from tests.contract.rmq import Rmq
+from tests.contract.rmq import Answer, Rmq
 
 DAY = "2026-11-20"
+ANA = Actor("ana", "unverified")
 
 TRY_IT = """
 [[group]]
@@ -103,10 +113,102 @@ def test_a_file_is_sent_in_parts_that_can_be_resumed(empty: Rmq, monkeypatch: py
     write_lines(empty.folder / "orders.jsonl", [{"body": f"{n}"} for n in range(5)] + [{"body": "5"}] * 2)
     again = empty(*asked)
     assert again.exit_code == 2
-    assert f"{DAY}-orders~3 was already used for other messages" in again.err
+    assert f"{DAY}-orders was already used for other messages (in the store: 5;" in again.err
     write_lines(empty.folder / "orders.jsonl", [{"body": f"{n}"} for n in range(5)])
     assert {c["status"] for c in empty.json(*asked)["commits"]} == {"already_committed"}
     assert bodies(empty) == ["0", "1", "2", "3", "4"]
+
+
+def in_parts_of_two(rmq: Rmq, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Answer]:
+    """Sends a file with a message per letter, under one id."""
+    monkeypatch.setattr(send_request, "PART_MESSAGES", 2)
+
+    def send(letters: str) -> Answer:
+        path = write_lines(rmq.folder / "letters.jsonl", [{"body": letter} for letter in letters])
+        return rmq("send", "--topic", "Orders", "--create", "--file", path, "--request", f"{DAY}-x")
+
+    return send
+
+
+@pytest.mark.parametrize(("first", "other"), [("ab", "abc"), ("abc", "ab"), ("abc", "abd")])
+def test_a_finished_request_gets_no_more_messages_and_no_fewer(
+    empty: Rmq, monkeypatch: pytest.MonkeyPatch, first: str, other: str
+) -> None:
+    send = in_parts_of_two(empty, monkeypatch)
+    assert send(first).exit_code == 0
+    refused = send(other)
+    assert refused.exit_code == 2
+    assert f"{DAY}-x was already used for other messages (in the store: {len(first)};" in refused.err
+    assert bodies(empty) == list(first)
+
+
+@pytest.mark.parametrize("other", ["abd", "ab", "abcd"])
+def test_a_request_that_was_cut_is_finished_by_its_own_messages_only(
+    empty: Rmq, monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    send = in_parts_of_two(empty, monkeypatch)
+    with monkeypatch.context() as patched:
+        patched.setattr(send_request, "send", sends_once())
+        assert send("abc").exit_code != 0
+    refused = send(other)
+    assert refused.exit_code == 2
+    assert "(in the store: 2 of 3; commit" in refused.err
+    assert bodies(empty) == ["a", "b"]
+    assert send("abc").exit_code == 0
+    assert bodies(empty) == ["a", "b", "c"]
+
+
+def sends_once() -> Callable[..., SendReport]:
+    """``send`` in a process that ends before its second commit."""
+    left = iter([1])
+
+    def send(*args: Any, **more: Any) -> SendReport:
+        if next(left, None) is None:
+            raise StaleAttempt("the process ends")
+        return send_in_lake(*args, **more)
+
+    return send
+
+
+def earlier_version(*args: Any, **more: Any) -> Proposal:
+    """``send_proposal`` of a version that recorded nothing of the whole request."""
+    proposal = send_proposal(*args, **more)
+    parameters = {name: value for name, value in json.loads(proposal.ctl.parameters).items() if name != "whole"}
+    return replace(proposal, ctl=replace(proposal.ctl, parameters=canonical_json(parameters)))
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["before the request", "between its parts"])
+def test_a_commit_that_a_user_gave_the_id_of_a_part_is_no_part(
+    empty: Rmq, monkeypatch: pytest.MonkeyPatch, cut: bool
+) -> None:
+    send = in_parts_of_two(empty, monkeypatch)
+    if cut:
+        with monkeypatch.context() as patched:
+            patched.setattr(send_request, "send", sends_once())
+            assert send("abc").exit_code != 0
+    store = LakeStore.open(Root.parse(str(empty.root)))
+    shard = store.create_shard("local")
+    with monkeypatch.context() as patched:
+        patched.setattr("rmq_store.lake.window.send.send_proposal", earlier_version)
+        send_in_lake(store, shard, [Message("Orders", b"c")], f"{DAY}-x~2", ANA, Host(), create_queues=4)
+    before = bodies(empty)
+    refused = send("abc")
+    assert refused.exit_code == 2
+    assert f"{DAY}-x~2 was already used for other messages (in the store: 1;" in refused.err
+    assert bodies(empty) == before
+
+
+def test_a_request_of_an_earlier_version_is_compared_part_by_part(empty: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:
+    send = in_parts_of_two(empty, monkeypatch)
+    with monkeypatch.context() as patched:
+        patched.setattr("rmq_store.lake.window.send.send_proposal", earlier_version)
+        patched.setattr(send_request, "send", sends_once())
+        assert send("abc").exit_code != 0
+    assert "(in the store: 2; commit" in send("axc").err
+    assert send("abc").exit_code == 0
+    assert send("abd").exit_code == 2
+    assert (send("abc").exit_code, send("ab").exit_code) == (0, 0)
+    assert bodies(empty) == ["a", "b", "c"]
 
 
 def test_standard_input_is_a_file(empty: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:

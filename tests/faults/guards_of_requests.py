@@ -7,6 +7,7 @@ from tests.faults.guard import Guard, cases
 IMPORT = "tests/contract/test_import_store.py"
 IMPORTS = "tests/faults/test_import_guards.py"
 SEND = "tests/contract/test_engines_send.py"
+SEND_COMMAND = "tests/contract/test_cli_send.py"
 REDRIVE = "tests/contract/test_engines_redrive.py"
 CUT = "tests/contract/test_cli_cut_moves.py"
 REPEATED = "tests/unit/test_repeated_moves.py"
@@ -78,6 +79,25 @@ REQUESTS = (
         cases(ONE_REQUEST, "a_reset_to_somewhere_else_is_not_told_that_it_is_done"),
     ),
     Guard("producer.send:sent_before", cases(SEND, "a_request_is_not_sent_again_with_other_messages")),
+    Guard(
+        "producer.send:is_same",
+        cases(
+            SEND_COMMAND,
+            "a_finished_request_gets_no_more_messages_and_no_fewer",
+            "a_request_of_an_earlier_version_is_compared_part_by_part",
+        ),
+        (('ctl.parameter("digest") == part.digest and ', ""), (" and part.whole.is_of(ctl)", "")),
+    ),
+    Guard(
+        "lake.window.send_request:_refuse_other_messages",
+        cases(
+            SEND_COMMAND,
+            "a_finished_request_gets_no_more_messages_and_no_fewer",
+            "a_request_that_was_cut_is_finished_by_its_own_messages_only",
+            "a_commit_that_a_user_gave_the_id_of_a_part_is_no_part",
+            "a_request_of_an_earlier_version_is_compared_part_by_part",
+        ),
+    ),
     Guard(
         "lake.window.send:send",
         (

@@ -32,7 +32,7 @@ from rmq_store.consumer.delay import DelayLevels
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import SCHEDULE_TOPIC, dlq_topic, retry_topic
 from rmq_store.producer.producer import Message
-from rmq_store.producer.send import plan_send, send_proposal
+from rmq_store.producer.send import Part, plan_send, send_proposal
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.utils.host import Host
 from rmq_store.window.consume import WindowReport, WindowResult, consume_proposal, next_window, wish
@@ -40,7 +40,7 @@ from rmq_store.window.consume_request import LIVE, ConsumeRequest, Scope
 from rmq_store.window.deliver import CAP, DeliverRequest, deliver_proposal, moved_to
 from rmq_store.window.due import Due, select_due, still_due
 from rmq_store.window.plan import Plan, Planner
-from tests.faults.proposal_view import LOCAL, Snapshot
+from tests.faults.proposal_view import LOCAL, SHARD, Snapshot
 
 DAY = "2026-11-20"
 ANA = Actor("ana", "test")
@@ -332,5 +332,8 @@ class Send(Operation):
             moment.view.stored, LOCAL, lane(LOCAL, ""), messages, self.request_id, LEVELS, self.create_queues, host
         )
         file = moment.staged()
-        proposal = send_proposal(moment.commit_id, self.request_id, ANA, moment.view.stored, plan=plan, file=file)
+        part = Part.alone(SHARD, messages)
+        proposal = send_proposal(
+            moment.commit_id, self.request_id, ANA, moment.view.stored, plan=plan, part=part, file=file
+        )
         return Draft(proposal, "send")

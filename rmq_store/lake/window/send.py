@@ -24,6 +24,7 @@ from rmq_store.message.sys_flag import body_crc
 from rmq_store.producer.producer import BORN_HOST, Message, Placed, check_messages
 from rmq_store.producer.send import (
     ATTEMPTS,
+    Part,
     SendPlan,
     SendReport,
     plan_send,
@@ -46,13 +47,16 @@ def send(
     *,
     create_queues: int | None = None,
     dry_run: bool = False,
+    part: Part | None = None,
 ) -> SendReport:
     """Send the messages, all of them or none. They become visible together, in the given order per queue.
 
     ``request_id`` begins with its UTC date, at most two days ahead; the same id with the same messages is the same
     request and is sent once. ``create_queues``: how many queues a new topic gets; None: a new topic is refused.
-    ``dry_run``: only report where the messages would go. All messages of a call are in memory: send many in parts of some
-    thousands, each with a request id of its own. ::
+    ``dry_run``: only report where the messages would go. ``part``: what they are of a request of several calls; None: all of
+    it. ``send_request.py`` makes it, and looks for the request in all shards; here it is looked for in this one.
+
+    All messages of a call are in memory: send many in parts of some thousands, each with a request id of its own. ::
 
         store = LakeStore.open(Root.parse("var/store"))
         shard = store.create_shard("local")
@@ -64,10 +68,11 @@ def send(
     """
     started_ms = host.now_ms()
     check_messages(messages, started_ms)
+    part = part or Part.alone(shard.name, messages)
     for attempt in count(1):
         shard.commitlog.refresh()
         if parts := shard.ctls_of_request(request_id, None, Action.SEND):
-            return sent_before(shard.name, parts[0], messages)
+            return sent_before(shard.name, parts[0], part)
         refuse_other_history(shard, shard.consumequeue)
         positions = shard.positions()
         plan = plan_send(
@@ -87,7 +92,7 @@ def send(
         file = _staged(shard, plan, commit_id, host.now_ms())
         reached("3.staged")
         try:
-            proposal = send_proposal(commit_id, request_id, actor, positions, plan=plan, file=file)
+            proposal = send_proposal(commit_id, request_id, actor, positions, plan=plan, part=part, file=file)
             committed = commit(shard, proposal, host, started_ms=started_ms)
         except StaleAttempt:
             if attempt == ATTEMPTS:

@@ -6,8 +6,10 @@ The command line and ``rmq_store.Store`` send with this; ``send.py`` makes the c
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count, takewhile
 
-from rmq_store.commit.ctl import Actor
+from rmq_store.commit.ctl import Action, Actor, Ctl
 from rmq_store.commit.positions import Positions
 from rmq_store.commit.request import part_id
 from rmq_store.errors import WrongUse
@@ -15,7 +17,18 @@ from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.send import send
 from rmq_store.producer.producer import Message
-from rmq_store.producer.send import SendReport, plan_send, queue_count, user_topics, would_send
+from rmq_store.producer.send import (
+    Part,
+    SendReport,
+    is_same,
+    other_messages,
+    parts_of,
+    plan_send,
+    queue_count,
+    user_topics,
+    whole_of,
+    would_send,
+)
 from rmq_store.utils.host import Host
 from rmq_store.utils.suggestions import did_you_mean, listed
 
@@ -27,28 +40,49 @@ PART_BYTES = 64 * 1024 * 1024
 """One commit sends no more than this."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendRequest:
+    """A request, and where its messages go."""
+
+    request_id: str
+    by_shard: Mapping[str, Sequence[Message]]
+    """The messages of each shard, in their order."""
+    shards: Mapping[str, Shard]
+    """The shards that are there, of those that were looked at."""
+    earlier: Mapping[str, Sequence[Ctl]]
+    """What earlier attempts have committed in these shards, part by part."""
+
+
 # --- where the messages go -------------------------------------------------------------------------------------------
 
 
-def messages_by_shard(
-    store: LakeStore, messages: Sequence[Message], chosen: str | None = None, *, create: bool, dry_run: bool
-) -> dict[str, list[Message]]:
-    """The messages of each shard, in their order: that of the topic, ``chosen`` where several have it.
+def placed_request(
+    store: LakeStore, messages: Sequence[Message], request_id: str, chosen: str | None = None, *, create: bool
+) -> SendRequest:
+    """The request with its messages in the shards of their topics, ``chosen`` where several have a topic.
 
-    ``create``: whether a topic that is not there may be made; unless it is a ``dry_run``, its shard is made too. Raises
-    WrongUse for a topic that is not there or in several shards, and for a shard that is not there.
+    ``create``: whether a topic that is not there may be made. Nothing is written. Raises WrongUse for a topic that is not
+    there or in several shards, and for a shard that is not there.
     """
+    every = store.shards()
+    shards = {shard.name: shard for shard in every if chosen in (None, shard.name)}
+    earlier = {name: _sent_in(shard, request_id) for name, shard in shards.items()}
+    known = [shard.name for shard in every]
+    positions = {name: shard.positions() for name, shard in shards.items()}
     topics = dict.fromkeys(message.topic for message in messages)
-    known = store.shard_names()
-    positions = {shard.name: shard.positions() for shard in store.shards() if chosen in (None, shard.name)}
     names = {topic: _shard_of(positions, known, topic, chosen, create) for topic in topics}
-    if not dry_run:
-        for name in sorted(set(names.values()) - set(known)):
-            store.create_shard(name)
     by_shard: dict[str, list[Message]] = {name: [] for name in names.values()}
     for message in messages:
         by_shard[names[message.topic]].append(message)
-    return by_shard
+    return SendRequest(request_id=request_id, by_shard=by_shard, shards=shards, earlier=earlier)
+
+
+def _sent_in(shard: Shard, request_id: str) -> list[Ctl]:
+    """The commits of the request in the shard, the first one of each part. Where the first part records the whole, all do: a
+    commit without it is of a user who gave an earlier version the id of a part."""
+    of_parts = (shard.ctls_of_request(part_id(request_id, number), None, Action.SEND)[:1] for number in count(1))
+    ctls = [ctl for several in takewhile(bool, of_parts) for ctl in several]
+    return [ctl for ctl in ctls if whole_of(ctl) or not whole_of(ctls[0])]
 
 
 def _shard_of(
@@ -78,46 +112,83 @@ def _shard_of(
 
 
 def send_parts(
-    store: LakeStore,
-    by_shard: Mapping[str, Sequence[Message]],
-    request_id: str,
-    actor: Actor,
-    host: Host,
-    *,
-    create_queues: int | None,
-    dry_run: bool,
+    store: LakeStore, request: SendRequest, actor: Actor, host: Host, *, create_queues: int | None, dry_run: bool
 ) -> Iterator[SendReport]:
     """Send part after part, a commit each. Each has an id of its own, so that the same request goes on where it stopped.
 
-    ``create_queues``: how many queues a new topic gets. Raises the errors of ``send``.
+    ``create_queues``: how many queues a new topic gets. Unless it is a ``dry_run``, a shard that is not there is made. Raises
+    WrongUse, before anything is sent, when the id was used for other messages, and the errors of ``send``.
     """
-    for name, messages in by_shard.items():
-        if dry_run and name not in store.shard_names():
-            yield _in_new_shard(store, name, messages, request_id, host=host, create_queues=create_queues)
-            continue
-        (shard,) = store.shards(name)
-        for number, part in enumerate(_parts(messages), 1):
-            id_ = part_id(request_id, number)
-            yield send(store, shard, part, id_, actor, host=host, create_queues=create_queues, dry_run=dry_run)
+    commits = _commits_of(request)
+    _refuse_other_messages(request, commits)
+    made = {name: store.create_shard(name) for name in request.by_shard if name not in request.shards and not dry_run}
+    shards = {**request.shards, **made}
+    for one in commits:
+        if shard := shards.get(one.shard):
+            yield send(
+                store,
+                shard,
+                one.messages,
+                one.request_id,
+                actor,
+                host,
+                create_queues=create_queues,
+                dry_run=dry_run,
+                part=one.part,
+            )
+        else:
+            yield _in_new_shard(store, one, host, create_queues)
 
 
-def _in_new_shard(
-    store: LakeStore, name: str, messages: Sequence[Message], request_id: str, *, host: Host, create_queues: int | None
-) -> SendReport:
+@dataclass(frozen=True, slots=True)
+class _Commit:
+    """What one commit sends."""
+
+    shard: str
+    request_id: str
+    messages: Sequence[Message]
+    part: Part
+
+
+def _commits_of(request: SendRequest) -> list[_Commit]:
+    by_shard = {name: list(_parts(messages)) for name, messages in request.by_shard.items()}
+    parts = iter(parts_of(by_shard))
+    return [
+        _Commit(name, part_id(request.request_id, number), messages, next(parts))
+        for name, several in by_shard.items()
+        for number, messages in enumerate(several, 1)
+    ]
+
+
+def _refuse_other_messages(request: SendRequest, commits: Sequence[_Commit]) -> None:
+    """Raise WrongUse when the id of the request, or of one of its commits, was used for something else."""
+    earlier = [ctl for ctls in request.earlier.values() for ctl in ctls]
+    for ctl in earlier:
+        of_id = [one.part for one in commits if one.request_id == ctl.request_id]
+        if of_id and not any(is_same(ctl, part) for part in of_id):
+            raise other_messages(request.request_id, earlier)
+    sent = {(name, ctl.request_id) for name, ctls in request.earlier.items() for ctl in ctls}
+    for one in commits:
+        shard = None if (one.shard, one.request_id) in sent else request.shards.get(one.shard)
+        if shard and (ctls := shard.ctls_of_request(one.request_id, None, Action.SEND)):
+            raise other_messages(one.request_id, ctls)
+
+
+def _in_new_shard(store: LakeStore, one: _Commit, host: Host, create_queues: int | None) -> SendReport:
     """A dry run for a shard that does not exist yet."""
-    shard = Shard(store.root, name)
+    shard = Shard(store.root, one.shard)
     empty = Positions(0, {})
     plan = plan_send(
         empty,
         shard.local_broker,
         shard.lane(""),
-        messages,
-        request_id,
+        one.messages,
+        one.request_id,
         levels=store.levels,
         create_queues=create_queues,
         host=host,
     )
-    return would_send(name, request_id, plan)
+    return would_send(one.shard, one.request_id, plan)
 
 
 def _parts(messages: Sequence[Message]) -> Iterator[list[Message]]:

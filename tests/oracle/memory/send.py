@@ -11,6 +11,7 @@ from rmq_store.errors import StaleAttempt
 from rmq_store.producer.producer import BORN_HOST, Message, check_messages
 from rmq_store.producer.send import (
     ATTEMPTS,
+    Part,
     SendReport,
     plan_send,
     send_proposal,
@@ -40,9 +41,10 @@ def send(
     """Send the messages, all of them or none; see ``send`` of ``rmq_store/lake/window/send.py``."""
     started_ms = host.now_ms()
     check_messages(messages, started_ms)
+    part = Part.alone(shard.name, messages)
     for attempt in count(1):
         if parts := shard.ctls_of_request(request_id, None, Action.SEND):
-            return sent_before(shard.name, parts[0], messages)
+            return sent_before(shard.name, parts[0], part)
         positions = shard.positions()
         plan = plan_send(
             positions,
@@ -65,7 +67,7 @@ def send(
         file = shard.stage(f"{commit_id}-00000", rows)
         shard.on_step("3.staged")
         try:
-            proposal = send_proposal(commit_id, request_id, actor, positions, plan=plan, file=file)
+            proposal = send_proposal(commit_id, request_id, actor, positions, plan=plan, part=part, file=file)
             return sent(Status.COMMITTED, shard.name, commit(shard, proposal, host, started_ms=started_ms).ctl)
         except StaleAttempt:
             if attempt == ATTEMPTS:
