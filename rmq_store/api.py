@@ -190,7 +190,9 @@ class Store:
         messages = list(messages)  # a generator can be read only once
         check_messages(messages, self.host.now_ms())
         id_ = request_id_of(request_id, "send", self.host)
-        request = placed_request(self.lake, messages, id_, shard, create=create_queues is not None)
+        request = placed_request(
+            self.lake, messages, id_, shard, is_new=request_id is None, create=create_queues is not None
+        )
         return list(send_parts(self.lake, request, self.actor, self.host, create_queues=create_queues, dry_run=dry_run))
 
     def consume(

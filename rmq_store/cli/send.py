@@ -174,7 +174,14 @@ def send(
     request_id, actor = new_request("send", options.request, host), actor_of(options.actor)
     from rmq_store.lake.window.send_request import placed_request, send_parts
 
-    request = placed_request(store, messages, request_id, destination.shard, create=destination.create)
+    request = placed_request(
+        store,
+        messages,
+        request_id,
+        destination.shard,
+        is_new=options.request is None,
+        create=destination.create,
+    )
     _check_queue(message.queue, request.by_shard)
     notes = _notes(store, request.by_shard, destination.queues)
     for note in notes:

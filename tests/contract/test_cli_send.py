@@ -211,6 +211,78 @@ def test_a_request_of_an_earlier_version_is_compared_part_by_part(empty: Rmq, mo
     assert bodies(empty) == ["a", "b", "c"]
 
 
+@pytest.fixture
+def two_shards(empty: Rmq) -> Rmq:
+    """Both shards have Orders; only s1 has Left, only s2 has Right. One message in each."""
+    for shard, topic in (("s1", "Orders"), ("s2", "Orders"), ("s1", "Left"), ("s2", "Right")):
+        empty.json("send", "--topic", topic, "--create", "--shard", shard, "first")
+    return empty
+
+
+def test_a_request_is_sent_once_whatever_shard_is_chosen(two_shards: Rmq) -> None:
+    asked = ("send", "--topic", "Orders", "--request", f"{DAY}-x", "--shard")
+    assert two_shards.json(*asked, "s1", "pay")["status"] == "committed"
+    again = two_shards.json(*asked, "s2", "pay")
+    assert (again["status"], again["commits"][0]["shard"]) == ("already_committed", "s1")
+    for shard in ("s1", "s2"):
+        refused = two_shards(*asked, shard, "other")
+        assert refused.exit_code == 2
+        assert f"{DAY}-x was already used for other messages (in the store: 1;" in refused.err
+    assert bodies(two_shards) == ["first", "first", "pay"]
+
+
+def test_a_request_is_refused_for_a_topic_of_another_shard(two_shards: Rmq) -> None:
+    asked = ("send", "--request", f"{DAY}-x", "--topic")
+    assert two_shards.json(*asked, "Left", "pay")["status"] == "committed"
+    refused = two_shards(*asked, "Right", "pay")
+    assert refused.exit_code == 2
+    assert f"{DAY}-x was already used for other messages" in refused.err
+    assert bodies(two_shards, "Right") == ["first"]
+
+
+@pytest.mark.parametrize("shard", [(), ("--shard", "s2")], ids=["no shard", "the other shard"])
+def test_a_topic_that_came_to_another_shard_since_changes_no_request(two_shards: Rmq, shard: tuple[str, ...]) -> None:
+    asked = ("send", "--topic", "Left", "--request", f"{DAY}-x", "pay")
+    assert two_shards.json(*asked)["status"] == "committed"
+    two_shards.json("send", "--topic", "Left", "--create", "--shard", "s2", "of s2")
+    again = two_shards.json(*asked, *shard)
+    assert (again["status"], again["commits"][0]["shard"]) == ("already_committed", "s1")
+    assert bodies(two_shards, "Left") == ["first", "of s2", "pay"]
+
+
+@pytest.mark.parametrize("shard", [(), ("--shard", "s1"), ("--shard", "s2")], ids=["no shard", "s1", "s2"])
+def test_a_request_that_was_cut_between_two_shards_is_finished_in_the_other(
+    two_shards: Rmq, monkeypatch: pytest.MonkeyPatch, shard: tuple[str, ...]
+) -> None:
+    topics = [{"topic": topic, "body": "pay"} for topic in ("Left", "Right", "Left")]
+    path = write_lines(two_shards.folder / "both.jsonl", topics)
+    asked = ("send", "--file", path, "--request", f"{DAY}-x")
+    with monkeypatch.context() as patched:
+        patched.setattr(send_request, "send", sends_once())
+        assert two_shards(*asked).exit_code != 0
+    two_shards.json("send", "--topic", "Right", "--create", "--shard", "s1", "of s1")
+    refused = two_shards("send", "--topic", "Left", "--request", f"{DAY}-x", "pay")
+    assert (refused.exit_code, "in the store: 2 of 3;" in refused.err) == (2, True)
+    rest = two_shards.json(*asked, *shard)
+    assert [(c["status"], c["shard"]) for c in rest["commits"]] == [("already_committed", "s1"), ("committed", "s2")]
+    assert {c["status"] for c in two_shards.json(*asked, *shard)["commits"]} == {"already_committed"}
+    assert bodies(two_shards, "Left") == ["first", "pay", "pay"]
+    assert bodies(two_shards, "Right") == ["first", "of s1", "pay"]
+
+
+def test_a_request_that_an_earlier_version_has_sent_to_both_shards_is_sent_no_third_time(
+    two_shards: Rmq, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LakeStore.open(Root.parse(str(two_shards.root)))
+    monkeypatch.setattr("rmq_store.lake.window.send.send_proposal", earlier_version)
+    for shard in store.shards():
+        send_in_lake(store, shard, [Message("Orders", b"pay")], f"{DAY}-x", ANA, Host())
+    asked = ("send", "--topic", "Orders", "--request", f"{DAY}-x")
+    for chosen in ((), ("--shard", "s2")):
+        assert two_shards.json(*asked, *chosen, "pay")["status"] == "already_committed"
+    assert two_shards(*asked, "other").exit_code == 2
+
+
 def test_standard_input_is_a_file(empty: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = b'{"topic": "Orders", "body": "a"}\n{"topic": "Returns", "body": "b", "delay_level": 1}\n'
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines)))

@@ -96,6 +96,7 @@ REQUESTS = (
             "a_request_that_was_cut_is_finished_by_its_own_messages_only",
             "a_commit_that_a_user_gave_the_id_of_a_part_is_no_part",
             "a_request_of_an_earlier_version_is_compared_part_by_part",
+            "a_request_is_refused_for_a_topic_of_another_shard",
         ),
     ),
     Guard(

@@ -50,27 +50,35 @@ class SendRequest:
     shards: Mapping[str, Shard]
     """The shards that are there, of those that were looked at."""
     earlier: Mapping[str, Sequence[Ctl]]
-    """What earlier attempts have committed in these shards, part by part."""
+    """What earlier attempts have committed in each shard, part by part; empty for an id that is new."""
 
 
 # --- where the messages go -------------------------------------------------------------------------------------------
 
 
 def placed_request(
-    store: LakeStore, messages: Sequence[Message], request_id: str, chosen: str | None = None, *, create: bool
+    store: LakeStore,
+    messages: Sequence[Message],
+    request_id: str,
+    chosen: str | None = None,
+    *,
+    is_new: bool,
+    create: bool,
 ) -> SendRequest:
-    """The request with its messages in the shards of their topics, ``chosen`` where several have a topic.
+    """The request with its messages in the shards where an earlier attempt has sent them, else in those of their topics,
+    ``chosen`` where several have a topic.
 
-    ``create``: whether a topic that is not there may be made. Nothing is written. Raises WrongUse for a topic that is not
-    there or in several shards, and for a shard that is not there.
+    ``is_new``: the id was made now, so no shard has it. ``create``: whether a topic that is not there may be made. Nothing is
+    written. Raises WrongUse for a topic that is not there or in several shards, and for a shard that is not there.
     """
     every = store.shards()
-    shards = {shard.name: shard for shard in every if chosen in (None, shard.name)}
-    earlier = {name: _sent_in(shard, request_id) for name, shard in shards.items()}
+    shards = {shard.name: shard for shard in every if not is_new or chosen in (None, shard.name)}
+    earlier = {} if is_new else {name: _sent_in(shard, request_id) for name, shard in shards.items()}
     known = [shard.name for shard in every]
-    positions = {name: shard.positions() for name, shard in shards.items()}
+    positions = {name: shard.positions() for name, shard in shards.items() if chosen in (None, name)}
+    before = _shards_before(earlier)
     topics = dict.fromkeys(message.topic for message in messages)
-    names = {topic: _shard_of(positions, known, topic, chosen, create) for topic in topics}
+    names = {topic: before.get(topic) or _shard_of(positions, known, topic, chosen, create) for topic in topics}
     by_shard: dict[str, list[Message]] = {name: [] for name in names.values()}
     for message in messages:
         by_shard[names[message.topic]].append(message)
@@ -83,6 +91,16 @@ def _sent_in(shard: Shard, request_id: str) -> list[Ctl]:
     of_parts = (shard.ctls_of_request(part_id(request_id, number), None, Action.SEND)[:1] for number in count(1))
     ctls = [ctl for several in takewhile(bool, of_parts) for ctl in several]
     return [ctl for ctl in ctls if whole_of(ctl) or not whole_of(ctls[0])]
+
+
+def _shards_before(earlier: Mapping[str, Sequence[Ctl]]) -> Mapping[str, str]:
+    """The shard of each topic in an earlier attempt. The topic may be in others since; ``--shard`` is no part of a request."""
+    shards: dict[str, str] = {}
+    for name, ctls in earlier.items():
+        for ctl in ctls:
+            whole = whole_of(ctl)
+            shards = (dict.fromkeys(ctl.parameter("topics"), name) if whole is None else dict(whole.shards)) | shards
+    return shards
 
 
 def _shard_of(
@@ -167,10 +185,12 @@ def _refuse_other_messages(request: SendRequest, commits: Sequence[_Commit]) -> 
         of_id = [one.part for one in commits if one.request_id == ctl.request_id]
         if of_id and not any(is_same(ctl, part) for part in of_id):
             raise other_messages(request.request_id, earlier)
-    sent = {(name, ctl.request_id) for name, ctls in request.earlier.items() for ctl in ctls}
+    looked_up = {(name, ctl.request_id) for name, ctls in request.earlier.items() for ctl in ctls}
+    looked_up |= {(name, request.request_id) for name in request.earlier}
     for one in commits:
-        shard = None if (one.shard, one.request_id) in sent else request.shards.get(one.shard)
-        if shard and (ctls := shard.ctls_of_request(one.request_id, None, Action.SEND)):
+        if one.shard not in request.earlier or (one.shard, one.request_id) in looked_up:
+            continue
+        if ctls := request.shards[one.shard].ctls_of_request(one.request_id, None, Action.SEND):
             raise other_messages(one.request_id, ctls)
 
 
