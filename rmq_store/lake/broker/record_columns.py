@@ -123,7 +123,9 @@ class Heads:
 
     def may_be_whole(self) -> Mask:
         """False for properties that end in a zero: the last record of a log is then not whole. Only where ``fits``."""
-        return (self.data[np.where(self.fits, self.ends, 1) - 1] != 0) | (self.ends == self.topic_end + 2)
+        has_properties = self.ends != self.topic_end + 2
+        whole: Mask = ~has_properties | (self.data[np.where(self.fits, self.ends, 1) - 1] != 0)
+        return whole
 
     def cut(self) -> list[pa.Array]:
         """Stored bodies (null where there is none), topics and properties texts, as binary. Only where ``fits``."""
