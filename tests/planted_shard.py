@@ -82,6 +82,15 @@ class PlantedShard:
 
         self.edit_log(change, table)
 
+    def repeat_add(self, file: str) -> None:
+        """The ``add`` action of a file twice in its entry, the second time with another spelling of its path."""
+        for entry in self.entries():
+            ((_, info),), *actions = [list(json.loads(line).items()) for line in entry.read_text().splitlines()]
+            again = [
+                {kind: {**v, "path": file.replace("=", "%3D")}} for ((kind, v),) in actions if v.get("path") == file
+            ]
+            self._write(entry, info, [*map(dict, actions), *again])
+
     def add_of(self, path: str, table: str = COMMITLOG) -> Row:
         """The ``add`` action of a file."""
         actions = (json.loads(line) for entry in self.entries(table) for line in entry.read_text().splitlines())

@@ -193,6 +193,8 @@ DAMAGED: dict[str, bytes] = {
     "a txn without a version": b'{"txn":{"appId":"a"}}',
     "a txn of a text": b'{"txn":{"appId":"a","version":"x"}}',
     "a protocol without versions": b'{"protocol":{}}',
+    "a file twice": b"\n".join(json.dumps(add("day=1/x")).encode() for _ in range(2)),
+    "a file twice, in two spellings": b"\n".join(json.dumps(add(path)).encode() for path in ("day=1/x", "day%3D1/x")),
 }
 
 
@@ -563,6 +565,15 @@ def cut_statistics(path: Path) -> None:
     pq.write_table(pa.Table.from_pylist(rows, schema=pq.read_schema(path)), path)
 
 
+def double_file(path: Path) -> None:
+    """In another spelling, as the protocol allows it."""
+    rows = pq.read_table(path).to_pylist()
+    (first, *_) = [row for row in rows if row["add"]]
+    spelled = first["add"]["path"].replace(".parquet", "%2Eparquet")
+    rows.append(first | {"add": first["add"] | {"path": spelled}})
+    pq.write_table(pa.Table.from_pylist(rows, schema=pq.read_schema(path)), path)
+
+
 DAMAGES: list[Callable[[Path], None]] = [
     damage_end,
     damage_pages,
@@ -571,6 +582,7 @@ DAMAGES: list[Callable[[Path], None]] = [
     drop_metadata,
     drop_protocol,
     cut_statistics,
+    double_file,
 ]
 
 

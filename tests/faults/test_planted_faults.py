@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -32,11 +33,12 @@ from rmq_store.commit.positions import (
     send_id,
     sub_id,
 )
-from rmq_store.errors import BadData
+from rmq_store.errors import BadData, LogDamaged
 from rmq_store.lake.audit.audit import audit
 from rmq_store.lake.audit.finding import ADVICE, Finding, Problem
 from rmq_store.lake.commit.dispatch import dispatch
 from rmq_store.lake.commit.rebuild import rebuild
+from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.message.message import MessageQueue
@@ -413,6 +415,18 @@ def test_the_audit_finds(findings: dict[str, list[Finding]], name: str) -> None:
 def test_a_fault_that_ends_a_query_is_a_finding_and_the_rest_is_audited(sound: Path, tmp_path: Path, name: str) -> None:
     (of_shard,) = planted(sound, tmp_path / "store", [name], UNREADABLE).values()
     assert UNREADABLE[name][1] in {finding.problem for finding in of_shard}
+
+
+def test_a_file_that_an_entry_adds_twice_is_named_by_the_audit_and_by_a_query(sound: Path, tmp_path: Path) -> None:
+    plant: dict[str, tuple[Plant, Problem]] = {
+        "twice": (lambda at: at.repeat_add(imported_file(at)), Problem.NOT_AUDITED)
+    }
+    (findings,) = planted(sound, tmp_path / "store", ["twice"], plant).values()
+    said = r"json is damaged: it adds the file kind=msg/\S+ twice\. Restore it from a backup\."
+    assert findings
+    assert all(finding.problem == Problem.NOT_AUDITED and re.search(said, finding.detail or "") for finding in findings)
+    with pytest.raises(LogDamaged, match=said):
+        query(LakeStore.open(Root.parse(str(tmp_path / "store"))), "SELECT count(*) FROM messages")
 
 
 def test_a_record_that_was_changed_does_not_replace_that_in_a_derived_table(sound: Path, tmp_path: Path) -> None:

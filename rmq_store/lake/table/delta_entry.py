@@ -7,6 +7,7 @@ not skip: an action that could change what a reader sees is refused, with the na
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -179,7 +180,16 @@ def parse_entry(content: bytes, version: int, where: str) -> Entry:
         raise LogDamaged(f"{where} is damaged ({error})") from error
     if not actions or entry.info.get(_ACTIONS, len(actions) - 1) != len(actions) - 1:
         raise LogDamaged(f"{where} is damaged: it does not have all its lines")
+    if path := twice([file.path for file in entry.added]):
+        raise LogDamaged(f"{where} is damaged: it adds the file {path} twice")
     return entry
+
+
+def twice(paths: Sequence[str]) -> str | None:
+    """A path that is there more than once. No version may add a file twice (Delta protocol)."""
+    if len(set(paths)) == len(paths):
+        return None
+    return Counter(paths).most_common(1)[0][0]
 
 
 def _entry(actions: Sequence[Mapping[str, Any]], version: int, where: str) -> Entry:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.errors import LogDamaged
-from rmq_store.lake.table.delta_entry import Entry, LiveFile, entry_name
+from rmq_store.lake.table.delta_entry import Entry, LiveFile, entry_name, twice
 
 _WRONG_TYPES = (pa.ArrowException, AttributeError, OverflowError)
 _BOUNDS = {"min": "minValues", "max": "maxValues", "null_count": "nullCount"}
@@ -78,12 +78,14 @@ class LiveFiles:
         self._paths.update(file.path for file in added)
 
     def load(self, adds: pa.StructArray) -> None:
-        """The files of a checkpoint: its column ``add``, without nulls."""
+        """The files of a checkpoint: its column ``add``, without nulls. Raises ValueError when it has one twice."""
         if not len(adds):
             return
         paths = adds.field("path")
         if pc.any(pc.match_substring(paths, "%")).as_py():
             paths = pa.array([unquote(path) for path in paths.to_pylist()], pa.string())
+        if path := twice(paths.to_pylist()):
+            raise ValueError(f"it adds the file {path} twice")
         partition, stats = adds.field("partitionValues"), self._parsed(adds.field("stats"))
         columns = [paths.cast(pa.string()), adds.field("size").cast(pa.int64()), stats["num_records"]]
         for name in self._partition_by:
