@@ -28,6 +28,7 @@ from rmq_store.commit.positions import (
     max_id,
     min_id,
     own_id,
+    own_queue_id,
     pas_id,
     red_id,
     send_id,
@@ -320,6 +321,10 @@ FAULTS: dict[str, tuple[Plant, Problem]] = {
     "a send less": (moved_position(send_id("Notes"), -1), Problem.POSITION_NOT_RECORDED),
     "another subscription": (moved_position(sub_id("shop"), 1), Problem.POSITION_NOT_RECORDED),
     "a claim without a commit": (position(own_id("shop"), Claim(77, 0).packed()), Problem.POSITION_NOT_RECORDED),
+    "a lease that lasts for ever": (
+        moved_position(own_queue_id("shop", QUEUE), 4_102_444_800),
+        Problem.POSITION_NOT_RECORDED,
+    ),
     "a record of a commit twice": (records_doubled, Problem.COMMIT_TWICE),
     "another actor in the record of a commit": (another_record, Problem.COMMIT_RECORD_DIFFERS),
     "a row of consumequeue dropped": (

@@ -11,17 +11,20 @@ from typing import Any
 
 from rmq_store.commit.ctl import Action
 from rmq_store.commit.positions import (
+    Claim,
     PositionKind,
     SubVersion,
     cutover_id,
     diverged_id,
     import_id,
+    kind_of,
     send_id,
     sub_id,
 )
 from rmq_store.lake.audit.finding import Finding, Problem
 from rmq_store.lake.sql.sql import Ask
 from rmq_store.lake.table.imports import CONTINUES
+from rmq_store.utils.times import format_time
 from rmq_store.window.sub_version import sub_version_of
 
 Row = Mapping[str, Any]
@@ -54,18 +57,32 @@ SELECT {_OF_GROUP}, max_by(pass, (read_version, commit_id)) AS expected FROM (
 ) passes GROUP BY {_OF_GROUP}
 """
 
-_CLAIMS = "SELECT shard, app_id, max(claim_number) AS expected FROM ctl_claims GROUP BY shard, app_id"
+_CLAIMS = f"""
+SELECT shard, app_id, max_by(claim_number * {Claim(1, 0).packed()} + lease_end_s, (read_version, commit_id)) AS expected
+FROM (
+    SELECT shard, app_id, claim_number, CASE WHEN action = 'release' THEN 0 ELSE lease_end_s END AS lease_end_s,
+        read_version, commit_id
+    FROM ctl_claims
+    UNION ALL
+    SELECT c.shard, c.app_id, c.claim_number, 0, e.read_version, e.commit_id
+    FROM ctl_claims c JOIN (
+        SELECT shard, read_version, commit_id, regexp_extract(parameters, '"claim":"([0-9a-f]+)"', 1) AS claim_commit_id
+        FROM ctl WHERE action NOT IN ('claim', 'renew')
+    ) e ON e.shard = c.shard AND e.claim_commit_id = c.commit_id
+) claims GROUP BY shard, app_id
+"""
+"""A claim and its renewals set the end of the lease. A release ends it, and so does the commit that names the claim's."""
 
 
-def _differing(kind: PositionKind, expected: str, keys: Sequence[str], value: str = "value") -> str:
+def _differing(kind: PositionKind, expected: str, keys: Sequence[str]) -> str:
     """The statement for the positions of a kind that differ from those expected; an absent one is 0."""
     same = " AND ".join(f"p.{key} = e.{key}" for key in keys)
     both = ", ".join(f"coalesce(p.{key}, e.{key}) AS {key}" for key in keys)
     return (
-        f"SELECT {both}, p.app_id AS stored_id, coalesce(e.expected, 0) AS expected, coalesce(p.{value}, 0) AS stored"
+        f"SELECT {both}, p.app_id AS stored_id, coalesce(e.expected, 0) AS expected, coalesce(p.value, 0) AS stored"
         f" FROM ({expected}) e FULL OUTER JOIN"
-        f" (SELECT *, value >> 34 AS claim_number FROM positions WHERE kind = '{kind}') p ON {same}"
-        f" WHERE coalesce(e.expected, 0) <> coalesce(p.{value}, 0)"
+        f" (SELECT * FROM positions WHERE kind = '{kind}') p ON {same}"
+        f" WHERE coalesce(e.expected, 0) <> coalesce(p.value, 0)"
     )
 
 
@@ -76,7 +93,7 @@ _COMPARED: Mapping[str, str] = {
     "the epoch of a delete": _differing(PositionKind.DELETED, _DELETES, _GROUP),
     "the number of redrives": _differing(PositionKind.REDRIVES, _REDRIVES, _GROUP),
     "the pass of a queue": _differing(PositionKind.PASS, _PASSES, _QUEUE_OF_GROUP),
-    "the number of a claim": _differing(PositionKind.CLAIM, _CLAIMS, ("shard", "app_id"), "claim_number"),
+    "a claim": _differing(PositionKind.CLAIM, _CLAIMS, ("shard", "app_id")),
 }
 
 _RARE = """
@@ -121,7 +138,8 @@ def positions(ask: Ask) -> Iterator[Finding]:
     *compared, rare, sends, subscriptions, stored = (answer.to_pylist() for answer in ask(TEXTS))
     for what, rows in zip(_COMPARED, compared, strict=True):
         for row in rows:
-            yield _finding(row, f"{what}: {row['stored']}, by the commits {row['expected']}")
+            stored_, expected_ = (_shown(row.get("app_id") or "", row[name]) for name in ("stored", "expected"))
+            yield _finding(row, f"{what}: {stored_}, by the commits {expected_}")
     expected = _of_rare(rare) | _of_sends(sends) | _of_subscriptions(subscriptions)
     values = {(row["shard"], row["app_id"]): row["value"] for row in stored}
     for shard, app_id in sorted(expected.keys() | values.keys()):
@@ -140,7 +158,11 @@ def _finding(row: Row, detail: str) -> Finding:
 
 
 def _shown(app_id: str, value: int | None) -> str:
-    recorded = SubVersion.of(value) if app_id.startswith(f"{PositionKind.SUBSCRIPTION}/") else None
+    if kind_of(app_id) == PositionKind.CLAIM:
+        claim = Claim.of(value)
+        lease = f"lease to {format_time(claim.lease_end_s * 1000)}" if claim.lease_end_s else "no lease"
+        return f"number {claim.number}, {lease}"
+    recorded = SubVersion.of(value) if kind_of(app_id) == PositionKind.SUBSCRIPTION else None
     return f"version {recorded.version}, hash {recorded.text_hash:x}" if recorded else str(value)
 
 
