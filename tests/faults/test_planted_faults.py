@@ -325,6 +325,7 @@ FAULTS: dict[str, tuple[Plant, Problem]] = {
         moved_position(own_queue_id("shop", QUEUE), 4_102_444_800),
         Problem.POSITION_NOT_RECORDED,
     ),
+    "a position of an unknown kind": (position("zzz/ghost", 3), Problem.POSITION_NOT_RECORDED),
     "a record of a commit twice": (records_doubled, Problem.COMMIT_TWICE),
     "another actor in the record of a commit": (another_record, Problem.COMMIT_RECORD_DIFFERS),
     "a row of consumequeue dropped": (

@@ -127,15 +127,16 @@ _KINDS = (
     PositionKind.SUBSCRIPTION,
 )
 _STORED = f"SELECT shard, app_id, value FROM positions WHERE kind IN {tuple(map(str, _KINDS))}"
+_UNKNOWN = f"SELECT shard, app_id, value FROM positions WHERE kind NOT IN {tuple(map(str, PositionKind))}"
 
 
-TEXTS = (*_COMPARED.values(), _RARE, _SENDS, _SUBSCRIPTIONS, _STORED)
+TEXTS = (*_COMPARED.values(), _RARE, _SENDS, _SUBSCRIPTIONS, _STORED, _UNKNOWN)
 """The statements of ``positions``."""
 
 
 def positions(ask: Ask) -> Iterator[Finding]:
     """The positions that are not what the commits made them."""
-    *compared, rare, sends, subscriptions, stored = (answer.to_pylist() for answer in ask(TEXTS))
+    *compared, rare, sends, subscriptions, stored, unknown = (answer.to_pylist() for answer in ask(TEXTS))
     for what, rows in zip(_COMPARED, compared, strict=True):
         for row in rows:
             stored_, expected_ = (_shown(row.get("app_id") or "", row[name]) for name in ("stored", "expected"))
@@ -148,6 +149,8 @@ def positions(ask: Ask) -> Iterator[Finding]:
             yield _finding(
                 {"shard": shard}, f"{app_id}: {_shown(app_id, pair[1])}, by the commits {_shown(app_id, pair[0])}"
             )
+    for row in unknown:
+        yield _finding({"shard": row["shard"]}, f"{row['app_id']}: {row['value']}, of a kind that no commit sets")
 
 
 def _finding(row: Row, detail: str) -> Finding:
