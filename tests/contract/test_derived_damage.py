@@ -11,7 +11,8 @@ import pytest
 from deltalake import DeltaTable
 
 from rmq_store.errors import DerivedTableDamaged
-from rmq_store.lake.commit.cursor import COMMIT, cursor_positions
+from rmq_store.lake.commit.cursor import COMMIT, commits_at_cursor, cursor_positions
+from rmq_store.lake.commit.cursor import COMMITS as NUMBER_OF_COMMITS
 from rmq_store.lake.commit.derived_tables import COMMITS, KINDS, QUEUES, Derived
 from rmq_store.lake.commit.dispatch import dispatch, staged
 from rmq_store.lake.commit.rebuild import check
@@ -302,6 +303,28 @@ def test_a_derived_table_that_records_no_commit_is_accepted(hand: Bench) -> None
     hand.window("shop", QUEUE, 4, 5, dead=[4])
     assert dispatch(shard, hand.host)
     assert [report.differs for report in check(Shard(shard.root, shard.name))] == [False] * 3
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("behind", [False, True])
+def test_a_cursor_that_counts_other_commits_is_named_and_mended(imported: Rmq, kind: Derived, behind: bool) -> None:
+    """A dispatch behind a cursor whose entries were cleaned away would take a commit less, and not see it."""
+    imported.json(*CONSUME)
+    shard = shard_of(imported)
+    dispatch(shard, Host(), every_commit=True)
+    recorded = commits_at_cursor(kind.table(shard)) or 0
+    kind.table(shard).put((), {NUMBER_OF_COMMITS: recorded + 1}, host=Host())
+    if behind:
+        Bench(shard).move("other", MessageQueue("OrderEvents", "broker-a", 0), None, 1)
+    audit = imported("audit", "--json").json()["audit"]
+    assert [(row["problem"], row["file"]) for row in audit] == [("derived table differs", kind.name)]
+    words = f"the cursor of broker-a/{kind.name} counts {recorded + 1} commits"
+    assert words in audit[0]["detail"]
+    damages = [table["damage"] for table in imported("dispatch", "--check", "--json").json()["tables"]]
+    assert [words in damage for damage in damages] == [one is kind for one in KINDS]
+    imported.json("dispatch", "--rebuild")
+    assert imported.json("dispatch", "--check")["status"] == "ok"
+    assert imported.json("audit")["audit"] == []
 
 
 @pytest.mark.parametrize("cleaned", [False, True])

@@ -37,6 +37,7 @@ from rmq_store.commit.positions import (
 from rmq_store.errors import BadData, LogDamaged
 from rmq_store.lake.audit.audit import audit
 from rmq_store.lake.audit.finding import ADVICE, Finding, Problem
+from rmq_store.lake.commit.cursor import COMMITS, commits_at_cursor
 from rmq_store.lake.commit.dispatch import dispatch
 from rmq_store.lake.commit.rebuild import rebuild
 from rmq_store.lake.sql.sql import query
@@ -342,6 +343,10 @@ FAULTS: dict[str, tuple[Plant, Problem]] = {
     ),
     "a file of consumequeue emptied": (
         lambda at: at.add_entry({"remove": {"path": at.files("consumequeue")[0]}}, table="consumequeue"),
+        Problem.DERIVED_TABLE_DIFFERS,
+    ),
+    "a commit less in the cursor of offsets": (
+        lambda at: at.set_position(COMMITS, (commits_at_cursor(at.shard.offsets) or 0) - 1, "offsets"),
         Problem.DERIVED_TABLE_DIFFERS,
     ),
     "a row of offsets dropped": (

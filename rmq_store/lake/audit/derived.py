@@ -7,12 +7,13 @@ be read, is compared row by row, as ``rmq dispatch --check`` does it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 import pyarrow as pa
 
 from rmq_store.errors import DerivedTableDamaged, RmqError
 from rmq_store.lake.audit.finding import Finding, Problem
-from rmq_store.lake.commit.cursor import refuse_other_history
+from rmq_store.lake.commit.cursor import miscounted, refuse_other_history
 from rmq_store.lake.commit.derived_tables import COMMITS, KINDS
 from rmq_store.lake.commit.rebuild import TableReport, check
 from rmq_store.lake.sql.relations import FILE_RELATIONS
@@ -81,6 +82,7 @@ def derived_tables(store: LakeStore, ask: Ask) -> Iterator[Finding]:
         differing = set(store.shard_names())
     else:
         yield from _twice(ask) if differing else ()
+    differing |= {shard.name for shard in store.shards() if _is_miscounted(shard)}
     for shard in store.shards():
         if shard.name in differing:
             for report in check(shard):
@@ -94,6 +96,13 @@ def _rolled_back(shard: Shard) -> Iterator[Finding]:
         except DerivedTableDamaged as error:
             if error.other_history:
                 yield Finding(shard=shard.name, problem=Problem.LOG_ROLLED_BACK, file=kind.name, detail=str(error))
+
+
+def _is_miscounted(shard: Shard) -> bool:
+    """Whether the cursor of a table has another number of commits than the log. A table that is damaged is found otherwise."""
+    with suppress(DerivedTableDamaged):
+        return any(miscounted(shard, kind.table(shard)) for kind in KINDS)
+    return False
 
 
 def _twice(ask: Ask) -> Iterator[Finding]:

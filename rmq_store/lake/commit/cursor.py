@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from rmq_store.commit.positions import ABSENT
 from rmq_store.errors import DerivedTableDamaged
+from rmq_store.lake.table.delta_log import LogCleaned
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.shard import Shard
 
@@ -57,6 +58,24 @@ def rows_in(files: pa.Table) -> int:
 def _commit_at(log: LakeTable) -> int:
     commit_ids = log.log.commit_ids()
     return int(commit_ids[0][:_HALF], 16) if commit_ids else ABSENT
+
+
+def miscounted(shard: Shard, table: LakeTable) -> str:
+    """How the number of commits in the cursor of the table's handle differs from that of the commit log, in words. "" where it
+    does not, where none is recorded, and where the log's entries after the cursor, from which it follows, are gone."""
+    recorded, cursor, log = commits_at_cursor(table), cursor_of(table), shard.commitlog
+    if recorded is None or not 0 <= cursor <= log.version:
+        return ""
+    try:
+        later = [file for file in log.added_since(cursor) if file.data_change and file.partition["kind"] == "ctl"]
+    except LogCleaned:
+        return ""
+    number = shard.ctl_index.rows - sum(file.rows for file in later)
+    if number == recorded:
+        return ""
+    return (
+        f"the cursor of {table.path} counts {recorded} commits up to version {cursor} of {log.path}, which has {number}"
+    )
 
 
 def refuse_other_history(shard: Shard, table: LakeTable) -> None:

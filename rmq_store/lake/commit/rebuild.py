@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from rmq_store.commit.ctl import Ctl, replaced_files
 from rmq_store.errors import BadData, DerivedTableDamaged, StaleAttempt, StoreUnusable
-from rmq_store.lake.commit.cursor import CURSOR, ctl_files, cursor_positions
+from rmq_store.lake.commit.cursor import CURSOR, ctl_files, cursor_positions, miscounted
 from rmq_store.lake.commit.derived_tables import COMMITS, KINDS, Derived
 from rmq_store.lake.commit.dispatch import dispatch, staged
 from rmq_store.lake.commit.tail import Tail, current_rows, undispatched
@@ -56,7 +56,7 @@ class TableReport:
     """How many it should have."""
     differences: tuple[Difference, ...] = ()
     damage: str = ""
-    """Why it cannot be read, or why its cursor is refused; "" for neither."""
+    """Why it cannot be read, or what is wrong with its cursor; "" for neither."""
     not_in_log: int = 0
     """Rows that name commits that the log does not have."""
     lost_commits: tuple[str, ...] = ()
@@ -151,7 +151,7 @@ def _compared(shard: Shard, kind: Derived, ctls: Sequence[Ctl]) -> TableReport:
         table=kind.name,
         rows=in_log.total(),
         differences=differences,
-        damage=damage,
+        damage=damage or miscounted(shard, table),
         not_in_log=len(not_in_log),
         lost_commits=tuple(sorted(set(not_in_log))) if kind is COMMITS and not damage else (),
     )
