@@ -63,7 +63,7 @@ from rmq_store.lake.window.window_keys import Keys, text_hashes
 from rmq_store.message.message import MessageExt, MessageQueue
 from rmq_store.message.message_const import SCHEDULE_TOPIC, dlq_topic, retry_topic
 from rmq_store.settings.settings import GroupSettings, load_settings
-from rmq_store.utils.host import Host
+from rmq_store.utils.host import Host, day_of
 from rmq_store.window.consume import WindowReport
 from rmq_store.window.consume_request import ConsumeRequest
 from rmq_store.window.deliver import CAUSE, DeliverReport
@@ -174,36 +174,41 @@ class Bench:
         unindexed: Sequence[Mapping[str, Any]] = (),
         observed: Sequence[Observed] = (),
     ) -> Committed:
-        """What an import makes: one file, a run of rows per queue; ``unindexed`` rows have no consume queue entry."""
+        """What an import makes: a file for each day, a run of rows per queue; ``unindexed`` rows are in no consume queue."""
         ctl = self.ctl(Action.IMPORT, request_id="2026-11-20-import")
-        rows: list[dict[str, Any]] = []
-        runs = []
-        for queue, messages in sorted(by_queue.items()):
-            runs.append((queue, len(rows), messages))
-            rows += [{**message, "part": 0, "rel": rel} for rel, message in enumerate(messages, len(rows))]
-        rows += [{**message, "part": 0} for message in unindexed]
-        file = self.stage_messages(ctl.commit_id, rows)
-        produced = tuple(
-            Produced(
-                queue,
-                0,
-                len(messages),
-                first_row,
-                file.path,
-                base=messages[0]["queue_offset"],
-                min_store_timestamp=min(m["store_timestamp"] for m in messages),
-                max_store_timestamp=max(m["store_timestamp"] for m in messages),
-            )
-            for queue, first_row, messages in runs
-        )
+        days = {day_of(message["store_timestamp"]) for several in by_queue.values() for message in several}
+        files, produced = [], []
+        for part, day in enumerate(sorted(days)):
+            rows: list[dict[str, Any]] = []
+            runs = []
+            for queue, several in sorted(by_queue.items()):
+                if messages := [one for one in several if day_of(one["store_timestamp"]) == day]:
+                    runs.append((queue, len(rows), messages))
+                    rows += [{**message, "part": part, "rel": rel} for rel, message in enumerate(messages, len(rows))]
+            rows += [{**message, "part": part} for message in unindexed if day_of(message["store_timestamp"]) == day]
+            files.append(self.stage_messages(ctl.commit_id, rows, store_day=day))
+            produced += [
+                Produced(
+                    queue,
+                    part,
+                    len(messages),
+                    first_row,
+                    files[-1].path,
+                    base=messages[0]["queue_offset"],
+                    min_store_timestamp=min(m["store_timestamp"] for m in messages),
+                    max_store_timestamp=max(m["store_timestamp"] for m in messages),
+                )
+                for queue, first_row, messages in runs
+            ]
         advance = {max_id(queue): messages[-1]["queue_offset"] + 1 for queue, messages in by_queue.items()}
         advance |= {min_id(queue): m[0]["queue_offset"] for queue, m in by_queue.items() if m[0]["queue_offset"]}
         newest = {max_id(queue): messages[-1]["store_timestamp"] for queue, messages in by_queue.items()}
         if observed:
-            advance[import_id(self.shard.name)] = len(rows)
-            ctl = replace(ctl, parameters=canonical_json({"broker_name": self.shard.name, "range": [0, len(rows)]}))
-        ctl = replace(ctl, produced=produced, observed=tuple(observed))
-        return self.commit(ctl, advance, [file], updated_ms=newest)
+            end = sum(file.rows for file in files)
+            advance[import_id(self.shard.name)] = end
+            ctl = replace(ctl, parameters=canonical_json({"broker_name": self.shard.name, "range": [0, end]}))
+        ctl = replace(ctl, produced=tuple(produced), observed=tuple(observed))
+        return self.commit(ctl, advance, files, updated_ms=newest)
 
     def move(
         self, group: str, queue: MessageQueue, from_offset: int | None, to_offset: int, reason: str = "again"

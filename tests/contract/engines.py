@@ -181,7 +181,8 @@ class LakeWorld(World):
     def stage(self, commit_id: str, queue: MessageQueue, rows: Sequence[MessageRow]) -> StagedFile:
         stored = [_lake_row(commit_id, queue, rel, row) for rel, row in enumerate(rows)]
         table, name = pa.Table.from_pylist(stored, schema=tables.MSG), f"{commit_id}-00000"
-        day = day_of(self.clock())
+        times = [row.store_timestamp for row in rows if row.store_timestamp]
+        day = day_of(times[0]) if times else None  # as an import does it; else it is that of the commit
         return stage(self.root, self.shard.commitlog.path, NewFile(kind="msg", name=name, rows=table, store_day=day))
 
     def commit(self, proposal: Proposal) -> None:

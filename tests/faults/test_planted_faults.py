@@ -135,10 +135,14 @@ def to_another_group(at: PlantedShard) -> None:
         at.set_position(max_id(MessageQueue("%RETRY%other", RETRY.broker_name, queue_id)), count)
 
 
-def another_day_of_a_record(at: PlantedShard) -> None:
-    """A request is looked for from its day on."""
-    file = at.files(kind="ctl")[0]
-    at.edit_add(file, partitionValues={**at.add_of(file)["partitionValues"], "store_day": "2020-01-01"})
+def another_day(kind: str, newest: bool = False) -> Plant:
+    """A request is looked for from its day on; a reader of one day leaves the file out."""
+
+    def plant(at: PlantedShard) -> None:
+        file = at.files(kind=kind)[-1 if newest else 0]
+        at.edit_add(file, partitionValues={**at.add_of(file)["partitionValues"], "store_day": "2020-01-01"})
+
+    return plant
 
 
 def another_topic_in_the_log(at: PlantedShard) -> None:
@@ -278,7 +282,9 @@ FAULTS: dict[str, tuple[Plant, Problem]] = {
     "a slice twice": (rows_of(imported_file, kept_rows((0, 5), (3, 0))), Problem.SEGMENT_ROWS_DIFFER),
     "the reason in a record altered": (reason_altered, Problem.FILE_CHANGED),
     "a wrong number of rows in the log": (wrong_number, Problem.FILE_ROWS_DIFFER),
-    "another day of a record in the log": (another_day_of_a_record, Problem.STATISTICS_DIFFER),
+    "another day of a record in the log": (another_day("ctl"), Problem.STATISTICS_DIFFER),
+    "another day of imported messages in the log": (another_day("msg"), Problem.STATISTICS_DIFFER),
+    "another day of messages that were born here": (another_day("msg", newest=True), Problem.STATISTICS_DIFFER),
     "statistics of another topic in the log": (another_topic_in_the_log, Problem.STATISTICS_DIFFER),
     "a column that is null by the log": (null_in_the_log, Problem.STATISTICS_DIFFER),
     "the record of a commit taken out of the log": (record_taken_out, Problem.COMMIT_NOT_IN_LOG),

@@ -42,10 +42,6 @@ _COLUMNS: Mapping[str, frozenset[str]] = {
 """Columns that the files of a kind of the commit log, or of a derived table, have and those of the others lack."""
 
 
-_OF_ONE_DAY = {"ctl", *(kind.name for kind in KINDS)}
-"""Kinds of files with commits of one day. By it the commits of a request are found, so that it is not done twice."""
-
-
 class _File(NamedTuple):
     """A live file, by the log."""
 
@@ -145,7 +141,7 @@ def _end(root: Root, shard: str, file: _File) -> Finding | None:
         return report(problem=Problem.FILE_CHANGED, detail=change)
     bounds = _bounds(metadata)
     wrong = [column for column, pair in bounds.items() if not _contains(file.log, column, *pair)]
-    if file.kind in _OF_ONE_DAY and not _is_of_its_day(file.log, bounds):
+    if not _is_of_its_day(file.log, bounds):
         wrong.append("store_day")
     if wrong:
         return report(problem=Problem.STATISTICS_DIFFER, detail=f"of {', '.join(sorted(wrong))}")
@@ -182,7 +178,8 @@ def _contains(log: pa.Table, column: str, least: Any, greatest: Any) -> bool:
 
 
 def _is_of_its_day(log: pa.Table, bounds: Mapping[str, tuple[Any, Any]]) -> bool:
-    """Whether by the log a file is of the UTC day of its commits."""
+    """Whether by the log a file is of the UTC day of its rows: of commits, or of messages that an import or a compaction wrote.
+    By it the commits of a request are found, so that it is not done twice."""
     day = str(log.column("partition.store_day")[0].as_py())
     return all(day_of(ms) == day for ms in bounds.get("store_timestamp", ()))
 

@@ -90,6 +90,15 @@ LEFT JOIN {_FIRST} p ON p.shard = q.shard AND p.topic = q.topic AND p.broker_nam
     AND p.queue_id = q.queue_id
 """
 
+_DAYS = """
+SELECT DISTINCT f.shard, f.file FROM (
+    SELECT shard, file, store_day, unnest([min_commit_id, max_commit_id]) AS commit_id
+    FROM live_files WHERE kind IN ('msg', 'outcome', 'key')
+) f JOIN ctl c ON c.shard = f.shard AND c.commit_id = f.commit_id
+WHERE c.action NOT IN ('import', 'salvage') AND CAST(epoch_ms(c.store_timestamp) AS DATE) <> f.store_day
+"""
+"""A commit gives its files its day, which a compaction keeps. An import has a file for each day of its messages."""
+
 _IMPORTS = "SELECT shard, parameters FROM ctl WHERE action IN ('import', 'salvage')"
 
 _COPIES = """
@@ -102,17 +111,20 @@ WHERE group_name = 'CID_RMQ_SYS_SCHEDULE' AND cause = 'deliver' AND origin_broke
 """
 
 
-TEXTS = (_FILES, _OVERLAPS, _HOLES, _QUEUES, _IMPORTS, _COPIES)
+TEXTS = (_FILES, _OVERLAPS, _HOLES, _QUEUES, _DAYS, _IMPORTS, _COPIES)
 """The statements of ``segments``."""
 
 
 def segments(ask: Ask) -> Iterator[Finding]:
-    """Where rows have no place or several, where offsets have no message or several, and where queues begin and end elsewhere
-    than their messages."""
-    files, overlaps, holes, queues, imports, copies = (answer.to_pylist() for answer in ask(TEXTS))
+    """Where rows have no place or several, where offsets have no message or several, where queues begin and end elsewhere
+    than their messages, and files that are of another day than their commits."""
+    files, overlaps, holes, queues, days, imports, copies = (answer.to_pylist() for answer in ask(TEXTS))
     yield from map(_of_file, files)
     for row in overlaps:
         yield _of_queue(row, Problem.SEGMENTS_OVERLAP, row["begin_offset"], row["end_offset"], row["file"])
+    for row in days:
+        file = f"commitlog/{row['file']}"
+        yield Finding(shard=row["shard"], problem=Problem.STATISTICS_DIFFER, file=file, detail="of store_day")
     known = _known(imports)
     for row in holes:
         if not known.explain(row, row["begin_offset"], row["end_offset"]):

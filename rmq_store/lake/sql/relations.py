@@ -107,7 +107,16 @@ class LiveFiles:
 # --- relations that are made in memory ------------------------------------------------------------------------------------
 
 LIVE_FILES = pa.schema(
-    [SHARD, ("file", pa.string()), ("kind", pa.string()), ("num_rows", pa.int64()), ("placed_rows", pa.int64())]
+    [
+        SHARD,
+        ("file", pa.string()),
+        ("kind", pa.string()),
+        ("num_rows", pa.int64()),
+        ("placed_rows", pa.int64()),
+        ("store_day", pa.date32()),
+        ("min_commit_id", pa.string()),
+        ("max_commit_id", pa.string()),
+    ]
 )
 
 
@@ -189,6 +198,9 @@ def _live_files(shard: Shard) -> pa.Table:
         files.column("partition.kind").cast(pa.string()),
         rows,
         pc.subtract(rows, files.column("null_count.rel")),
+        files.column("partition.store_day"),
+        files.column("min.commit_id"),
+        files.column("max.commit_id"),
     ]
     return pa.table(columns, schema=LIVE_FILES)
 
