@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,9 @@ import pytest
 
 from rmq_store.admin.reset import ResetTo
 from rmq_store.consumer.consume_result import MessageModel
-from rmq_store.lake.sql.sql import query
+from rmq_store.lake.audit.finding import Finding
+from rmq_store.lake.audit.positions import positions
+from rmq_store.lake.sql.sql import queries, query
 from tests.contract.engines import LakeWorld
 from tests.contract.test_engines_orderly import SUSPEND, in_order, suspend_at
 from tests.contract.world import DAY, HOUR, NOON, fail_bodies, group, orders, several
@@ -49,6 +52,24 @@ def test_a_queue_that_waits_is_shown_until_it_goes_on(lake: LakeWorld) -> None:
     lake.consume(in_order(), f"{DAY}-3", suspend_at())
     assert rows(lake, BLOCKED) == []
     assert rows(lake, "SELECT * FROM audit") == []
+
+
+def test_the_audit_knows_when_a_queue_was_blocked_and_when_not(lake: LakeWorld) -> None:
+    lake.consume(in_order(), f"{DAY}-1", suspend_at(3))
+    assert of_positions(lake) == []
+    lake.clock.advance(HOUR)
+    lake.reset_to(ResetTo.OFFSET, 4, queues=(orders(0),))
+    assert of_positions(lake) == []
+    lake.consume(in_order(), f"{DAY}-2", suspend_at(3))
+    assert of_positions(lake) == []
+    lake.delete()
+    assert of_positions(lake) == []
+    lake.consume(in_order(), f"{DAY}-3", suspend_at(1))
+    assert of_positions(lake) == []
+
+
+def of_positions(lake: LakeWorld) -> list[Finding]:
+    return list(positions(partial(queries, lake.store)))
 
 
 def test_a_queue_that_an_operator_has_moved_waits_no_more(lake: LakeWorld) -> None:

@@ -21,6 +21,7 @@ import pytest
 from rmq_store import Message, open_store
 from rmq_store.commit.positions import (
     Claim,
+    blk_id,
     cutover_id,
     del_id,
     grp_id,
@@ -323,6 +324,7 @@ FAULTS: dict[str, tuple[Plant, Problem]] = {
     "the epoch of a group raised": (position(grp_id("shop"), 9), Problem.POSITION_NOT_RECORDED),
     "the epoch of an unknown group": (position(grp_id("nowhere"), 2), Problem.POSITION_NOT_RECORDED),
     "the pass of a queue raised": (moved_position(pas_id("shop", QUEUE), 1), Problem.POSITION_NOT_RECORDED),
+    "a queue blocked without a window": (position(blk_id("shop", QUEUE), 5), Problem.POSITION_NOT_RECORDED),
     "a delete without a commit": (position(del_id("shop"), 1), Problem.POSITION_NOT_RECORDED),
     "a redrive without a commit": (position(red_id("shop"), 1), Problem.POSITION_NOT_RECORDED),
     "a send less": (moved_position(send_id("Notes"), -1), Problem.POSITION_NOT_RECORDED),

@@ -57,6 +57,20 @@ SELECT {_OF_GROUP}, max_by(pass, (read_version, commit_id)) AS expected FROM (
 ) passes GROUP BY {_OF_GROUP}
 """
 
+_BLOCKS = f"""
+SELECT {_OF_GROUP}, max_by(blocked_ms, (read_version, commit_id)) AS expected FROM (
+    SELECT {_OF_GROUP}, read_version, commit_id, CAST('0x' || left(commit_id, 12) AS BIGINT) AS blocked_ms FROM ctl_blocked
+    UNION ALL
+    SELECT {_OF_GROUP}, read_version, commit_id, 0
+    FROM ctl_consumed SEMI JOIN ctl_blocked USING ({_OF_GROUP}) ANTI JOIN ctl_blocked USING ({_OF_GROUP}, commit_id)
+    UNION ALL
+    SELECT {_OF_GROUP}, read_version, commit_id, 0
+    FROM (SELECT DISTINCT {_OF_GROUP} FROM ctl_blocked) queues
+    JOIN (SELECT shard, group_name, read_version, commit_id FROM ctl WHERE action = 'delete') USING (shard, group_name)
+) blocks GROUP BY {_OF_GROUP}
+"""
+"""A window blocks a queue and sets its own time, or frees it. A delete frees all queues of the group, another action none."""
+
 _CLAIMS = f"""
 SELECT shard, app_id, max_by(claim_number * {Claim(1, 0).packed()} + lease_end_s, (read_version, commit_id)) AS expected
 FROM (
@@ -93,6 +107,7 @@ _COMPARED: Mapping[str, str] = {
     "the epoch of a delete": _differing(PositionKind.DELETED, _DELETES, _GROUP),
     "the number of redrives": _differing(PositionKind.REDRIVES, _REDRIVES, _GROUP),
     "the pass of a queue": _differing(PositionKind.PASS, _PASSES, _QUEUE_OF_GROUP),
+    "when a queue was blocked": _differing(PositionKind.BLOCKED, _BLOCKS, _QUEUE_OF_GROUP),
     "a claim": _differing(PositionKind.CLAIM, _CLAIMS, ("shard", "app_id")),
 }
 
