@@ -155,6 +155,7 @@ class _History:
         ).to_pylist()[0]
         self.subscription = shard.positions().get(sub_id(TEMPLATE)) or 0
         self._queues = shard.positions().queues_of(TOPIC)
+        self._claimed: dict[tuple[str, int], str] = {}
 
     def add(self, ctls: list[Ctl], group: str, queue_id: int, offset: int, now_ms: int, *, is_window: bool) -> None:
         """Add the group's claim, or its window of one message of a queue."""
@@ -172,6 +173,7 @@ class _History:
             ctls.append(
                 replace(self._claim, **common, read_version=self._shard.commitlog.version, parameters=parameters)
             )
+            self._claimed[group, queue_id] = commit_id
             return
         self._windows += 1
         fails = int(self._windows * self._failing) > int((self._windows - 1) * self._failing)
@@ -185,6 +187,7 @@ class _History:
             self._window,
             **common,
             read_version=self._shard.commitlog.version,
+            parameters=canonical_json(json.loads(self._window.parameters) | {"claim": self._claimed[group, queue_id]}),
             window_id=f"{group}-0-{queue_id}-{offset}",
             consumed=(consumed,),
             produced=(),

@@ -316,6 +316,7 @@ _SQL_TYPES = {
     pa.int64(): "bigint",
     pa.bool_(): "boolean",
     pa.binary(): "binary",
+    pa.date32(): "date",
 }
 
 
