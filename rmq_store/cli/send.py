@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,7 +31,7 @@ from rmq_store.producer.send import SendReport, queue_count
 from rmq_store.utils.host import Host
 
 if TYPE_CHECKING:
-    from rmq_store.lake.table.store import LakeStore
+    from rmq_store.lake.window.send_request import SendRequest
 
 PANEL = "Messages"
 MOST_PROBLEMS = 100
@@ -183,7 +183,7 @@ def send(
         create=destination.create,
     )
     _check_queue(message.queue, request.by_shard)
-    notes = _notes(store, request.by_shard, destination.queues)
+    notes = _notes(request, destination.queues)
     for note in notes:
         output.note(note)
     reports: list[SendReport] = []
@@ -247,14 +247,15 @@ def _check_queue(queue: QueueName | None, shards: Iterable[str]) -> None:
 # --- the answer --------------------------------------------------------------------------------------------------------
 
 
-def _notes(store: LakeStore, by_shard: Mapping[str, Sequence[Message]], queues: int | None) -> list[str]:
+def _notes(request: SendRequest, queues: int | None) -> list[str]:
     """On the topics that are there, to which ``--queues`` does not apply, where they have another number of queues."""
     if queues is None:
         return []
     counts = {
-        topic: queue_count(shard.positions(), topic)
-        for shard in store.shards()
-        for topic in sorted({message.topic for message in by_shard.get(shard.name, ())})
+        topic: queue_count(request.shards[name].positions(), topic)
+        for name, messages in request.by_shard.items()
+        if name in request.shards
+        for topic in sorted({message.topic for message in messages})
     }
     return [
         f"topic {topic} is there, with {count} queues: --queues {queues} is only for a new topic"

@@ -198,7 +198,7 @@ class LakeTable:
         with self._reading(path), pq.ParquetFile(source or self._source(path)) as file:
             present = set(file.schema_arrow.names)
             rows = file.read(columns=[f.name for f in schema if f.name in present], use_threads=False)
-        if len(present.intersection(schema.names)) == len(schema):
+        if present.issuperset(schema.names):
             # A cast that changes nothing takes its time, too.
             rows = rows.select(schema.names)
             return rows if rows.schema == schema else rows.cast(schema)
