@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import duckdb
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
@@ -15,6 +17,7 @@ from rmq_store.lake.table.checkpoint import clean_up, write_checkpoint
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
+from rmq_store.lake.table.stage import NewFile, stage
 from rmq_store.lake.table.store import LakeStore
 from tests.contract.rmq import ALL_DUE, Rmq
 from tests.contract.test_dispatch import doubled
@@ -97,3 +100,22 @@ def test_after_another_tool_has_changed_the_tables(shard: Shard) -> None:
     assert_readers_agree(shard)
     for table in kept.values():
         assert_a_kept_view_agrees(table)
+
+
+@pytest.mark.parametrize("kind", ["msg", "outcome"])
+@pytest.mark.parametrize("rows", [3, 300])
+def test_duckdb_finds_the_nulls_beside_one_value(tmp_path: Path, kind: str, rows: int) -> None:
+    """By the statistics of row groups it took all rows for nulls where a text had one value, nulls, and no dictionary."""
+    gaps = {"topic": "T", "broker_name": "b", "group_name": "g", "keys": "K", "unique_key": "U", "tags": "A"}
+    columns = {name: pa.array([value, None, value] * rows, pa.string()) for name, value in gaps.items()}
+    columns["body"] = pa.array([b"x", None, b"x"] * rows, pa.binary())
+    padding = {"error_message": pa.array(["e" * 100, None, None] * rows, pa.string())}
+    table = pa.table(columns | padding)
+    root = Root.parse(str(tmp_path))
+    stats = ["topic", "broker_name", "group_name"]
+    staged = stage(root, "table", NewFile(kind=kind, name="new", rows=table, stats=stats))
+    with duckdb.connect() as connection:
+        file = tmp_path / "table" / staged.path
+        for name in columns:
+            query = f"SELECT count(*) FROM read_parquet('{file}', hive_partitioning=false) WHERE {name} IS NULL"
+            assert connection.execute(query).fetchall() == [(rows,)], name

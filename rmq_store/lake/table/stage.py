@@ -155,9 +155,13 @@ def _stage_once(root: Root, table_path: str, file: NewFile) -> StagedFile:
     if _HASH in names:
         compression = {name: "none" if name == _HASH else "zstd" for name in names}
     of_row_groups: bool | list[str] = _HASH not in names
+    gaps = _texts_with_gaps(rows)
     if is_small:
-        dictionary, compression = [], "none"
+        compression = "none"
         of_row_groups = [name for name in file.stats if name in names]  # the audit compares them with Delta's
+        dictionary = [name for name in of_row_groups if name in gaps]
+    elif of_row_groups and not gaps.isdisjoint(_PLAIN):
+        of_row_groups = [name for name in names if name not in gaps & _PLAIN]
     # First in memory, so that an error in the middle of the encoding leaves no file.
     encoded = pa.BufferOutputStream()
     with pq.ParquetWriter(
@@ -185,6 +189,28 @@ def _stage_once(root: Root, table_path: str, file: NewFile) -> StagedFile:
         stats=statistics(rows, file.stats),
         sha256=sha256,
         store_day=file.store_day,
+    )
+
+
+def _texts_with_gaps(rows: pa.Table) -> set[str]:
+    """The columns of texts and bytes of which some rows, not all, are null.
+
+    In a file they need a dictionary, or no statistics: DuckDB 2.0 reads a row group whose statistics say that it has nulls and
+    one value, and which has no dictionary, as if ``IS NULL`` held for all its rows.
+    """
+    return {
+        name
+        for name, column in zip(rows.schema.names, rows.columns, strict=True)
+        if 0 < column.null_count < rows.num_rows and _is_text(column.type)
+    }
+
+
+def _is_text(type_: pa.DataType) -> bool:
+    if pa.types.is_dictionary(type_):
+        type_ = type_.value_type
+    return any(
+        of_type(type_)
+        for of_type in (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
     )
 
 
