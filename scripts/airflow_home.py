@@ -237,7 +237,9 @@ class Airflow:
             return is_done()
 
         try:
-            wait_for_progress(done_and_alive, self._signs, what, say)
+            wait_for_progress(
+                done_and_alive, self._signs, what, say, pause=lambda: time.sleep(0.5)
+            )  # it answers slowly
         except NoProgress as error:
             logs = self._home.folder / "process-logs"
             raise AirflowNotReady(f"{what}: {error}. Logs: {logs}") from error

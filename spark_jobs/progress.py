@@ -19,6 +19,8 @@ LONGEST_IDLE_S = 120.0
 MOST_CPU_S = 1800.0
 """Far more than any start needs: a limit for processes that are busy for ever."""
 _REPORT_EVERY_S = 15.0
+_LOOK_EVERY_S = 5.0
+"""To look for signs reads the state of every process of the machine."""
 _LEAST_CPU_S = 1.0
 """An idle JVM also uses some CPU time: less than this in ``LONGEST_IDLE_S`` is no progress."""
 
@@ -81,10 +83,14 @@ def wait_for_progress(
 
     Every 15 s ``say`` gets ``what`` ("Spark is still starting") and the CPU time so far. Raises NoProgress.
     """
-    patience = Patience(clock(), signs())
+    looked_s = clock()
+    patience = Patience(looked_s, signs())
     while not is_done():
-        if (news := patience.look(clock(), signs())) is not None:
-            say(f"{what}; {news}")
+        now_s = clock()
+        if now_s - looked_s >= _LOOK_EVERY_S:
+            looked_s = now_s
+            if (news := patience.look(now_s, signs())) is not None:
+                say(f"{what}; {news}")
         pause()
 
 

@@ -8,6 +8,7 @@ import os
 import secrets
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -194,7 +195,7 @@ class Platform:
             return is_done()
 
         try:
-            wait_for_progress(done_and_alive, self._signs, what, print)
+            wait_for_progress(done_and_alive, self._signs, what, print, pause=lambda: time.sleep(0.5))
         except NoProgress as error:
             raise AirflowNotReady(f"{what}: {error}. Logs: {self.logs}") from error
 

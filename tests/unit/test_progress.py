@@ -105,6 +105,20 @@ def test_it_tells_every_fifteen_seconds_what_is_waited_for() -> None:
     ]
 
 
+def test_it_looks_for_signs_every_five_seconds_however_often_it_asks() -> None:
+    now_s, looks = [1000.0], []
+
+    def signs() -> Signs:
+        looks.append(now_s[0])
+        return Signs(0, 0)
+
+    def pause() -> None:
+        now_s[0] += 0.5
+
+    wait_for_progress(lambda: now_s[0] >= 1016, signs, "starting", print, clock=lambda: now_s[0], pause=pause)
+    assert looks == [1000, 1005, 1010, 1015]
+
+
 def test_an_end_that_the_question_sees_is_told_at_once() -> None:
     def ended() -> bool:
         raise ValueError("it ended while starting")
@@ -159,7 +173,7 @@ def test_a_process_of_airflow_that_has_ended_ends_the_wait_at_once(
 
 
 def test_an_airflow_that_gets_nowhere_is_told_with_its_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_progress(*_: object) -> None:
+    def no_progress(*_: object, **__: object) -> None:
         raise NoProgress("no progress for 120 s")
 
     monkeypatch.setattr("scripts.airflow_home.wait_for_progress", no_progress)
