@@ -72,7 +72,8 @@ class NothingWritten:
 
 @dataclass(frozen=True, slots=True)
 class MoreBytes:
-    """The slice ends inside a record; read again from here, at least ``needed`` bytes."""
+    """The slice ends inside a record, or shows too little of what follows it; read again from here, at least ``needed``
+    bytes."""
 
     commit_log_offset: int
     needed: int
@@ -121,7 +122,8 @@ def walk(data: Bytes, start_offset: int, file_end: int, *, check_crc: bool = Tru
 
 
 def item_at(data: Bytes, position: int, start_offset: int, file_end: int, *, check_crc: bool = True) -> Record | Stop:
-    """The record at ``position`` of ``data``, or why there is none; the other parameters are those of :func:`walk`."""
+    """The record at ``position`` of ``data``, or why there is none; the other parameters are those of :func:`walk`. What
+    follows a record is looked at as well, see :func:`record_at`."""
     offset = start_offset + position
     remaining = len(data) - position
     reaches_file_end = start_offset + len(data) >= file_end
@@ -140,6 +142,15 @@ def item_at(data: Bytes, position: int, start_offset: int, file_end: int, *, che
             return _blank_at(data, position, start_offset, file_end)
         if remaining < total_size <= file_end - offset and magic in _KNOWN_MAGIC:
             return MoreBytes(offset, total_size)
+    record = record_at(data, position, start_offset, check_crc=check_crc)
+    if isinstance(record, Record) and record.properties_text.endswith("\0"):
+        return _if_whole(record, data, position, start_offset, file_end)
+    return record
+
+
+def record_at(data: Bytes, position: int, start_offset: int, *, check_crc: bool = True) -> Record | Damage:
+    """The record at ``position`` of ``data``, whatever follows it. ``data`` has all its bytes, or it is damaged."""
+    offset = start_offset + position
     checked = check(data, position, check_crc=check_crc)
     if not checked.success:
         damage = damage_at(data, position, start_offset, checked.reason)
@@ -159,15 +170,24 @@ def item_at(data: Bytes, position: int, start_offset: int, file_end: int, *, che
             f"{record.queue_offset} is not from 1970-01-01 to 9999-12-31"
         )
         return damage_at(data, position, start_offset, reason)
-    if record.properties_text.endswith("\0") and _is_last(data, position + record.store_size):
-        reason = "its properties end in a zero, and nothing is written behind them"
-        return replace(damage_at(data, position, start_offset, reason), torn=True)
     return record
 
 
-def _is_last(data: Bytes, end: int) -> bool:
-    """Whether the log ends with the record that ends here. Where ``data`` shows too little of what follows, it does not."""
-    return len(data) - end >= BEHIND_BYTES and only_zeros(data, end)
+def _if_whole(
+    record: Record, data: Bytes, position: int, start_offset: int, file_end: int
+) -> Record | MoreBytes | Damage:
+    """The record, whose properties end in a zero, if something follows it. Without room for the end-of-file marker, nothing
+    can: a broker leaves that room, so it is not a record that one is writing."""
+    end = position + record.store_size
+    behind = data[end : end + BEHIND_BYTES]
+    if any(behind) or file_end - start_offset - end < BEHIND_BYTES:
+        return record
+    if len(behind) < BEHIND_BYTES:
+        return MoreBytes(start_offset + position, record.store_size + BEHIND_BYTES)
+    if not only_zeros(data, end):
+        return record
+    reason = "its properties end in a zero, and nothing is written behind them"
+    return replace(damage_at(data, position, start_offset, reason), torn=True)
 
 
 def _blank_at(data: Bytes, position: int, start_offset: int, file_end: int) -> Blank | MoreBytes | Damage:

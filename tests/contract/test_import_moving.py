@@ -143,6 +143,25 @@ def test_a_last_record_whose_properties_are_not_written_is_imported_when_they_ar
     assert row == {"unique_key": "U1", "tags": "paid"}
 
 
+@pytest.mark.parametrize("behind", [0, 3, 7, 8, 9])
+@pytest.mark.parametrize("salvage", [False, True])
+def test_a_last_record_that_is_not_whole_is_not_imported_wherever_a_chunk_of_reading_ends_behind_it(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, salvage: bool, behind: int
+) -> None:
+    folder = store_of(tmp_path / "made", {"stored_body": b"one!"}, {"stored_body": b"two!", "properties": PROPERTIES})
+    file = commit_log(folder, 0)
+    whole = file.read_bytes()
+    end = len(whole.rstrip(b"\0"))
+    monkeypatch.setattr(import_slice, "CHUNK_BYTES", end + behind)
+    torn_at(folder, SIZE, end - SIZE - 5)
+    report = lake.load(folder, salvage=salvage)
+    assert (report.messages, report.end, report.salvaged) == (1, SIZE, ())
+    file.write_bytes(whole)
+    assert lake.load(folder, salvage=salvage).messages == 1
+    (row,) = query(lake.store, "SELECT unique_key, tags FROM messages WHERE queue_offset = 1").to_pylist()
+    assert row == {"unique_key": "U1", "tags": "paid"}
+
+
 @pytest.mark.parametrize("salvage", [False, True])
 def test_properties_that_end_in_a_zero_before_others_are_whole(lake: Lake, tmp_path: Path, salvage: bool) -> None:
     first, second = {"properties": {"TAGS": "a\0"}}, {"stored_body": b"two!"}

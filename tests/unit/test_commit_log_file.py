@@ -125,8 +125,34 @@ def test_a_last_record_that_ends_in_a_zero_is_torn_until_something_follows() -> 
         assert seen == records[:1]
         assert isinstance(stop, Damage)
         assert (stop.commit_log_offset, stop.size, stop.torn) == (5000 + size, size, True)
-    for whole in (data[: 2 * size - 1] + b"\0" + data[2 * size :], data[: 2 * size - 1] + bytes(8)):
-        assert list(walk(whole, 5000, 6000))[1] == replace(records[1], properties_text=cut)
+    followed = data[: 2 * size - 1] + b"\0" + data[2 * size :]
+    assert list(walk(followed, 5000, 6000))[1] == replace(records[1], properties_text=cut)
+
+
+@pytest.mark.parametrize("behind", range(8))
+def test_a_record_that_ends_in_a_zero_is_whole_or_torn_only_when_what_follows_it_was_read(behind: int) -> None:
+    """A chunk may end right behind it, and then the chunk does not tell."""
+    data, records = file_of(5000, 3)
+    end = 2 * records[0].store_size
+    for followed in (False, True):
+        log = data[: end - 1] + b"\0" + (data[end:] if followed else bytes(FILE_BYTES - end))
+        part = log[: end + behind]
+        size = records[0].store_size
+        if followed and behind >= 4:  # its TOTALSIZE is there
+            assert [type(item) for item in walk(part, 5000, 6000)] == [Record, Record, MoreBytes]
+        else:
+            assert list(walk(part, 5000, 6000)) == [records[0], MoreBytes(5000 + size, size + 8)]
+        items = list(walk(log[: end + 8], 5000, 6000))
+        assert isinstance(items[1], Record if followed else Damage)
+
+
+@pytest.mark.parametrize("behind", range(8))
+def test_at_the_end_of_its_file_a_record_that_ends_in_a_zero_is_whole(behind: int) -> None:
+    """No broker writes one there: it leaves room for the end-of-file marker."""
+    data, records = file_of(5000, 1)
+    size = records[0].store_size
+    log = data[: size - 1] + bytes(1 + behind)
+    assert isinstance(next(walk(log, 5000, 5000 + len(log))), Record)
 
 
 def test_an_unknown_magic_or_an_impossible_size_leaves_no_way_on() -> None:

@@ -19,7 +19,7 @@ from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.imports import generations
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
-from rmq_store.log.commit_log import Blank, NothingWritten, Stop, item_at
+from rmq_store.log.commit_log import Blank, NothingWritten, Stop, item_at, record_at
 from rmq_store.log.record import Record
 
 _MARKS = 4096
@@ -118,11 +118,12 @@ def _common(rows: Sequence[Mapping[str, Any]], is_same: Callable[[Mapping[str, A
 
 
 def _is_same(source: FileSource, log: MappedFileQueue, queues: Generations, row: Mapping[str, Any]) -> bool:
-    item = _item_at(source, log, row["commit_log_offset"], row["store_size"])
-    if not isinstance(item, Record) or any(getattr(item, name) != row[name] for name in _SAME):
+    place, size = row["commit_log_offset"], row["store_size"]
+    record = record_at(_read(source, log, place, size), 0, place)
+    if not isinstance(record, Record) or any(getattr(record, name) != row[name] for name in _SAME):
         return False
     offset = row["queue_offset"]  # as it is at the broker, where the message has no entry
-    return item.queue_offset in (offset, queues.broker_offset(item.topic, item.queue_id, offset))
+    return record.queue_offset in (offset, queues.broker_offset(record.topic, record.queue_id, offset))
 
 
 def _goes_on(source: FileSource, log: MappedFileQueue, offset: int) -> bool:
@@ -135,10 +136,16 @@ def _over_blank(source: FileSource, log: MappedFileQueue, offset: int) -> int:
     return offset + item.skipped if isinstance(item, Blank) else offset
 
 
-def _item_at(source: FileSource, log: MappedFileQueue, offset: int, size: int = _HEAD_BYTES) -> Record | Stop:
-    """What the log has at a physical offset, as far as so many bytes show it. Behind its files nothing is written."""
+def _item_at(source: FileSource, log: MappedFileQueue, offset: int) -> Record | Stop:
+    """What the log has at a physical offset, as far as its head shows it. Behind its files nothing is written."""
+    data = _read(source, log, offset, _HEAD_BYTES)
+    return item_at(data, 0, offset, log.file_at(offset).end_offset) if data else NothingWritten(offset)
+
+
+def _read(source: FileSource, log: MappedFileQueue, offset: int, size: int) -> bytes:
+    """Bytes of the log, as many as the file has there; none behind its files."""
     file = next((file for file in log.files if file.start_offset <= offset < file.end_offset), None)
     if file is None:
-        return NothingWritten(offset)
+        return b""
     begin = offset - file.start_offset
-    return item_at(source.read(file.name, begin, begin + size), 0, offset, file.end_offset)
+    return source.read(file.name, begin, begin + size)

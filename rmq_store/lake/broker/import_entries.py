@@ -17,7 +17,7 @@ from rmq_store.broker_files.commit_log_file import FOLDER as LOG_FOLDER
 from rmq_store.broker_files.consume_queue_file import ConsumeQueueFiles
 from rmq_store.broker_files.file_source import FileSource, LocalFileSource
 from rmq_store.errors import BadData
-from rmq_store.log.commit_log import item_at
+from rmq_store.log.commit_log import record_at
 from rmq_store.log.consume_queue import UNIT_BYTES, ConsumeQueueEntry
 from rmq_store.log.record import Record
 from rmq_store.message.message import MessageQueue
@@ -145,7 +145,7 @@ def _has_record(source: FileSource, file_bytes: int, queue: MessageQueue, queue_
         data = source.read(f"{LOG_FOLDER}/{start:020}", at - start, at - start + size)
     except BadData:
         return False
-    record = item_at(data, 0, at, start + file_bytes)
+    record = record_at(data, 0, at)
     if not isinstance(record, Record):
         return False
     return (record.topic, record.queue_id, record.queue_offset) == (queue.topic, queue.queue_id, queue_offset)

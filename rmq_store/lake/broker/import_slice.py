@@ -40,6 +40,7 @@ from rmq_store.lake.table import tables
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.stage import NewFile, stage
 from rmq_store.log.commit_log import (
+    BEHIND_BYTES,
     Blank,
     Damage,
     FileEnd,
@@ -143,7 +144,7 @@ def import_file(job: ImportJob, task: ImportTask, attempt: str) -> ImportResult:
 
 
 def _imported(job: ImportJob, task: ImportTask, attempt: str) -> ImportResult:
-    at, chunk_bytes = task.begin, CHUNK_BYTES
+    at, chunk_bytes, read_end = task.begin, CHUNK_BYTES, task.end
     files: list[StagedFile] = []
     produced: list[Produced] = []
     skipped: list[Skipped] = []
@@ -152,7 +153,7 @@ def _imported(job: ImportJob, task: ImportTask, attempt: str) -> ImportResult:
     reader = EntryReader(job.source, job.queues)
     delays: dict[int, int] = {}
     while True:
-        end = min(at + chunk_bytes, task.end)
+        end = min(at + chunk_bytes, read_end)
         data = job.source.read(task.file.name, at - task.file.start_offset, end - task.file.start_offset)
         if len(data) < end - at:
             raise BadData(f"{task.file.name} became shorter while it was read: import again once its copy is complete")
@@ -174,6 +175,10 @@ def _imported(job: ImportJob, task: ImportTask, attempt: str) -> ImportResult:
         match stop:
             case MoreBytes(offset, needed) if end < task.end:
                 at, chunk_bytes = offset, max(CHUNK_BYTES, needed)
+                continue
+            # The task's last record may need the first bytes of the next task, which tell whether it is whole.
+            case MoreBytes(offset, needed) if offset < task.end < offset + needed <= task.end + BEHIND_BYTES:
+                at, chunk_bytes, read_end = offset, needed, offset + needed
                 continue
             case Damage() if stop.torn and is_unwritten(job.source, task.file, end):
                 torn = stop
