@@ -12,8 +12,8 @@ Three checks are this project's own, RocketMQ does not make them:
   store time must be in the range of offsets and dates, because no checksum covers them
 - an end-of-file marker says how many bytes its file has left. If the number is wrong and something was written behind
   the marker, it is damage: otherwise those records would be lost silently
-- the last record of a log whose properties end in a zero may be half written: no checksum covers them, and a broker
-  writes them last. It is read when something follows it
+- the last record of a log that has a zero in its topic or properties may be half written: no checksum covers them, and a
+  page of it may have been copied before the broker wrote it. It is read when something follows it
 """
 
 from __future__ import annotations
@@ -88,9 +88,9 @@ class Damage:
     size: int
     """Bytes to the next record if the record's own TOTALSIZE is right, 0 when it cannot be."""
     torn: bool
-    """It fails the broker's own check, or its properties end in a zero, and only zeros follow it as far as the data reaches. It
-    is a write that a broker has not ended, or the last one of a broker that was killed, which cuts its log there when it is
-    started (rules 19.1)."""
+    """It fails the broker's own check, or has a zero in its topic or properties, and only zeros follow it as far as the data
+    reaches. It is a write that a broker has not ended, or the last one of a broker that was killed, which cuts its log there
+    when it is started (rules 19.1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ def item_at(data: Bytes, position: int, start_offset: int, file_end: int, *, che
         if remaining < total_size <= file_end - offset and magic in _KNOWN_MAGIC:
             return MoreBytes(offset, total_size)
     record = record_at(data, position, start_offset, check_crc=check_crc)
-    if isinstance(record, Record) and record.properties_text.endswith("\0"):
+    if isinstance(record, Record) and ("\0" in record.properties_text or "\0" in record.topic):
         return _if_whole(record, data, position, start_offset, file_end)
     return record
 
@@ -176,18 +176,17 @@ def record_at(data: Bytes, position: int, start_offset: int, *, check_crc: bool 
 def _if_whole(
     record: Record, data: Bytes, position: int, start_offset: int, file_end: int
 ) -> Record | MoreBytes | Damage:
-    """The record, whose properties end in a zero, if something follows it. Without room for the end-of-file marker, nothing
-    can: a broker leaves that room, so it is not a record that one is writing."""
+    """The record, which has a zero in its topic or properties, if something follows it. Further on is not enough: a page that
+    is missing may have its end and the begin of the next record. Without room for the end-of-file marker, nothing can follow:
+    a broker leaves that room, so it is not a record that one is writing."""
     end = position + record.store_size
     behind = data[end : end + BEHIND_BYTES]
     if any(behind) or file_end - start_offset - end < BEHIND_BYTES:
         return record
     if len(behind) < BEHIND_BYTES:
         return MoreBytes(start_offset + position, record.store_size + BEHIND_BYTES)
-    if not only_zeros(data, end):
-        return record
-    reason = "its properties end in a zero, and nothing is written behind them"
-    return replace(damage_at(data, position, start_offset, reason), torn=True)
+    reason = "its topic or properties have a zero byte, and nothing is written right behind it"
+    return replace(damage_at(data, position, start_offset, reason), torn=only_zeros(data, end))
 
 
 def _blank_at(data: Bytes, position: int, start_offset: int, file_end: int) -> Blank | MoreBytes | Damage:

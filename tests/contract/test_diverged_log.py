@@ -82,6 +82,16 @@ def test_an_import_says_where_the_log_differs_and_changes_nothing(lake: Lake, tm
     assert lake.positions() == before
 
 
+def test_records_whose_properties_have_a_zero_are_in_both_logs(lake: Lake, tmp_path: Path) -> None:
+    """Also the last one that both have, behind which the shorter log has nothing."""
+    zero = [message | {"properties": {"TAGS": "a\0"}} for message in messages(0, 9)]
+    lake.load(store_of(tmp_path / "first", *zero, *messages(9, 20)))
+    size = SIZE + len("TAGS.a0.")
+    newer = store_of(tmp_path / "newer", *zero[:7], *messages(7, 40, of="new"))
+    assert look(lake, newer) == CommonLog(7 * size, True, 13, 2)
+    assert look(lake, store_of(tmp_path / "older", *zero[:7])) == CommonLog(7 * size, False, 13, 2)
+
+
 SETTINGS = """
 [[group]]
 name = "g"

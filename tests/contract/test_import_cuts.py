@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -214,3 +215,27 @@ def test_a_record_in_the_body_of_another_is_no_place_to_cut(tmp_path: Path, monk
         (len(log) + 300, True),
         (0, False),
     ]
+
+
+def test_a_file_of_records_that_have_a_zero_is_not_read_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    values: dict[str, Any] = {"topic": "T", "queue_id": 0, "stored_body": b"x" * 300, "properties": {"TAGS": "a\0"}}
+    values |= {"born_timestamp": 1, "store_timestamp": 1_700_000_000_000}
+    log = bytearray()
+    for number in range(9):
+        record = new_record(**values, queue_offset=number, commit_log_offset=len(log))
+        log += encode(record)
+    rest = FILE_BYTES - len(log)
+    log += struct.pack(">iI", rest, 0xCBD43194) + bytes(rest - 8)
+    folder = tmp_path / "broker"
+    (folder / "commitlog").mkdir(parents=True)
+    (folder / "consumequeue" / "T" / "0").mkdir(parents=True)
+    (folder / "commitlog" / f"{0:020}").write_bytes(log)
+    (folder / "consumequeue" / "T" / "0" / f"{0:020}").write_bytes(bytes(2000))
+    tasks = counted_tasks(monkeypatch)
+    monkeypatch.setattr(import_tasks, "CHUNK_BYTES", 500)
+    places = np.arange(1, 9) * record.store_size
+    monkeypatch.setattr(import_tasks, "record_places", lambda *_: places)
+    _, report = load(folder, tmp_path / "lake")
+    assert report.messages == 9
+    assert sum(task.is_cut for task in tasks) > 5
+    assert len({task.begin for task in tasks}) == len(tasks)

@@ -146,8 +146,60 @@ def test_a_record_that_ends_in_a_zero_is_whole_or_torn_only_when_what_follows_it
         assert isinstance(items[1], Record if followed else Damage)
 
 
+def with_zeros(data: bytes, begin: int, end: int) -> bytes:
+    return data[:begin] + bytes(end - begin) + data[end:]
+
+
+PARTS = {
+    "topic": lambda size: (size - len("T..k.v."), size - len("..k.v.")),
+    "first property": lambda size: (size - len("k.v."), size - len("v.")),
+    "all properties": lambda size: (size - len("k.v."), size),
+    "last byte": lambda size: (size - 1, size),
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_last_record_with_a_zero_in_its_topic_or_properties_is_torn_until_something_follows(part: str) -> None:
+    """A page in the middle of it may be copied before the broker writes it, and the next page after."""
+    data, records = file_of(5000, 3)
+    size = records[0].store_size
+    begin, end = PARTS[part](size)
+    last = with_zeros(data[: 2 * size], size + begin, size + end).ljust(FILE_BYTES, b"\0")
+    *seen, stop = walk(last, 5000, 6000)
+    assert seen == records[:1]
+    assert isinstance(stop, Damage)
+    assert (stop.commit_log_offset, stop.size, stop.torn) == (5000 + size, size, True)
+    *batches, in_columns = record_batches(last, 5000, 6000, delay_levels={})
+    assert (sum(batch.num_rows for batch in batches if isinstance(batch, RecordBatch)), in_columns) == (1, stop)
+    followed = with_zeros(data, size + begin, size + end)
+    assert [item.store_size for item in walk(followed, 5000, 6000) if isinstance(item, Record)] == [size] * 3
+    *batches, in_columns = record_batches(followed, 5000, 6000, delay_levels={})
+    assert sum(batch.num_rows for batch in batches if isinstance(batch, RecordBatch)) == 3
+
+
+def test_zeros_in_the_body_of_a_last_record_are_its_own() -> None:
+    """The checksum of the body covers them."""
+    record = a_record(5000, b"a\0b")
+    data = encode(record).ljust(FILE_BYTES, b"\0")
+    assert list(walk(data, 5000, 6000)) == [record, NothingWritten(5000 + record.store_size)]
+
+
+def test_a_record_with_zeros_before_a_hole_is_damage() -> None:
+    """What follows further on does not make it whole: a page may be missing that has its end and the next record's begin."""
+    data, records = file_of(5000, 3)
+    size = records[0].store_size
+    holed = with_zeros(data, 2 * size - 3, 2 * size + 10)
+    *seen, stop = walk(holed, 5000, 6000)
+    assert seen == records[:1]
+    assert isinstance(stop, Damage)
+    assert (stop.commit_log_offset, stop.size, stop.torn) == (5000 + size, size, False)
+    assert "nothing is written right behind it" in stop.reason
+    *batches, in_columns = record_batches(holed, 5000, 6000, delay_levels={})
+    assert (sum(batch.num_rows for batch in batches if isinstance(batch, RecordBatch)), in_columns) == (1, stop)
+
+
 @pytest.mark.parametrize("behind", range(8))
-def test_at_the_end_of_its_file_a_record_that_ends_in_a_zero_is_whole(behind: int) -> None:
+def test_at_the_end_of_its_file_a_record_with_a_zero_is_whole(behind: int) -> None:
     """No broker writes one there: it leaves room for the end-of-file marker."""
     data, records = file_of(5000, 1)
     size = records[0].store_size

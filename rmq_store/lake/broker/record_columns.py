@@ -122,9 +122,13 @@ class Heads:
         return len(self.starts)
 
     def may_be_whole(self) -> Mask:
-        """False for properties that end in a zero: the last record of a log is then not whole. Only where ``fits``."""
-        has_properties = self.ends != self.topic_end + 2
-        whole: Mask = ~has_properties | (self.data[np.where(self.fits, self.ends, 1) - 1] != 0)
+        """False for a last row with a zero in its topic or properties: if nothing follows it, it is not whole. The others are
+        followed by the next row."""
+        whole = np.ones(len(self), np.bool_)
+        if self.fits[-1]:
+            topic = self.data[self.body_end[-1] + 1 : self.topic_end[-1]]
+            properties = self.data[self.topic_end[-1] + 2 : self.ends[-1]]
+            whole[-1] = topic.all() and properties.all()
         return whole
 
     def cut(self) -> list[pa.Array]:
