@@ -92,6 +92,36 @@ def test_records_whose_properties_have_a_zero_are_in_both_logs(lake: Lake, tmp_p
     assert look(lake, store_of(tmp_path / "older", *zero[:7])) == CommonLog(7 * size, False, 13, 2)
 
 
+def with_other_tag(folder: Path) -> Path:
+    """The same store, whose last record was imported before the broker had written its tag."""
+    file = folder / "commitlog" / f"{0:020}"
+    file.write_bytes(file.read_bytes().replace(b"xxxx", b"paid"))
+    return folder
+
+
+@pytest.mark.parametrize("salvage", [False, True])
+def test_a_last_record_that_has_other_bytes_now_is_not_called_an_older_copy(
+    lake: Lake, tmp_path: Path, salvage: bool
+) -> None:
+    tagged = messages(4, 5)[0] | {"properties": {"TAGS": "xxxx"}}
+    first = lake.load(store_of(tmp_path / "first", *messages(0, 4), tagged))
+    before = lake.positions()
+    other = f"up to {first.end}: every imported record is in it, but the last bytes that were imported are others here"
+    now = with_other_tag(store_of(tmp_path / "now", *messages(0, 4), tagged))
+    with pytest.raises(BadData, match=rf"{other}.*, once the broker has written on \(--continue-as NAME\)") as raised:
+        lake.load(now, salvage=salvage)
+    assert "older copy" not in str(raised.value)
+    newer = with_other_tag(store_of(tmp_path / "newer", *messages(0, 4), tagged, *messages(5, 9)))
+    with pytest.raises(BadData, match=rf"{other}.*another broker name \(--continue-as NAME\)") as raised:
+        lake.load(newer, salvage=salvage)
+    assert "lost the end of its log, wrote on" not in str(raised.value)
+    assert lake.positions() == before
+    report = continued(lake, newer)
+    assert (report.messages, report.begin) == (4, first.end)
+    assert report.continued is not None
+    assert (report.continued.end, report.continued.lost_messages) == (first.end, 0)
+
+
 SETTINGS = """
 [[group]]
 name = "g"

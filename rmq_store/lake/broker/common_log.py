@@ -48,6 +48,8 @@ class CommonLog:
     is_exact: bool = True
     """Whether the next imported record begins there. Else records of that place are not here any more, and the logs may be the
     same for longer."""
+    has_all: bool = False
+    """Whether every imported record is in it, though the last imported bytes are others."""
 
 
 def common_log(
@@ -82,13 +84,24 @@ def common_log(
     """
     (lost,) = query(store, text).to_pylist()
     is_exact = next_place in (common_end, _over_blank(source, log, common_end))
-    return CommonLog(common_end, _goes_on(source, log, common_end), lost["messages"], lost["queues"], is_exact)
+    has_all = not others and not lost["messages"] and imported <= log.files[-1].end_offset
+    continues = _goes_on(source, log, common_end)
+    return CommonLog(common_end, continues, lost["messages"], lost["queues"], is_exact, has_all)
 
 
 def what_differs(common: CommonLog | None, broker_name: str) -> str:
     """What that means, and what can be done; None as ``common_log`` answers it."""
     if common is None:
         return "none of the imported records is in it, so this is the store of another broker. Import it with its own --broker"
+    if common.has_all:
+        when = "" if common.continues else ", once the broker has written on"
+        return (
+            "every imported record is in it, but the last bytes that were imported are others here: the last record was copied "
+            "while the broker wrote it, for that import or for this one, or was changed since. Import a newer copy. If that is "
+            "refused too, the record stays as it was imported, and what follows can be imported under another broker name"
+            f"{when} (--continue-as NAME); docs/limits.md, 'A broker that lost the end of its log', says how its groups "
+            "continue there"
+        )
     lost = f"{common.messages:,} imported messages in {common.queues:,} queues are not in it"
     if not common.continues:
         return (
