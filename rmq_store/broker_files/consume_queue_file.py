@@ -124,10 +124,11 @@ def queue_files(source: FileSource, folder: str, unit_bytes: int) -> Iterator[tu
         listings[parts[1], queue_id].append((name, size))
     for (topic, queue_id), listing in sorted(listings.items()):
         own_folder = f"{folder}/{topic}/{queue_id}"
-        advice = (
-            f"Restore the files, or import a copy of the store without {own_folder}: entries are then made from the log"
+        without = f"import a copy of the store without {own_folder}: entries are then made from the log"
+        advice = f"Restore the files, or {without}"
+        queue = mapped_file_queue(
+            own_folder, listing, advice=f"Copy the store again, or, where the broker's own file is like that, {without}"
         )
-        queue = mapped_file_queue(own_folder, listing)
         queue.refuse_missing(advice=advice)
         if partial := [file for file in queue.files if file.size_bytes % unit_bytes or file.start_offset % unit_bytes]:
             raise BadData(

@@ -72,25 +72,27 @@ class MappedFileQueue:
             )
 
 
-def mapped_file_queue(folder: str, listing: Sequence[tuple[str, int]]) -> MappedFileQueue:
+def mapped_file_queue(
+    folder: str, listing: Sequence[tuple[str, int]], *, advice: str = "Copy the store again"
+) -> MappedFileQueue:
     """Check the files of a folder. Missing middle files are reported; RocketMQ starts with them too.
 
     :param listing: name and size of every file below the folder.
+    :param advice: what to do about files that do not fit together, a sentence without its full stop.
     :raises BadData: foreign names, different sizes (there RocketMQ's load answers false), or offsets beyond Java's long.
     """
     files = [_mapped_file(folder, name, size) for name, size in sorted(listing)]
     if files and files[-1].size_bytes == 0:
         files.pop()
     if empty := next((file.name for file in files if not file.size_bytes), None):
-        raise BadData(f"{empty} is empty, and more files follow it: the copy is incomplete. Copy the store again")
+        raise BadData(f"{empty} is empty, and more files follow it: it was cut, or the copy is incomplete. {advice}")
     sizes = sorted({file.size_bytes for file in files})
     if len(sizes) > 1:
         listed = ", ".join(f"{file.name}: {file.size_bytes}" for file in files)
         raise BadData(
-            f"the files of {folder} differ in size (bytes: {listed}). One was cut, or its copy is incomplete: copy the "
-            "store again"
+            f"the files of {folder} differ in size (bytes: {listed}). One was cut, or its copy is incomplete. {advice}"
         )
-    return MappedFileQueue(tuple(files), tuple(_missing(folder, files)))
+    return MappedFileQueue(tuple(files), tuple(_missing(folder, files, advice)))
 
 
 def _mapped_file(folder: str, name: str, size: int) -> MappedFile:
@@ -104,11 +106,11 @@ def _mapped_file(folder: str, name: str, size: int) -> MappedFile:
     return MappedFile(name, int(stem), size)
 
 
-def _missing(folder: str, files: Sequence[MappedFile]) -> Iterator[MissingFiles]:
+def _missing(folder: str, files: Sequence[MappedFile], advice: str) -> Iterator[MissingFiles]:
     for before, after in pairwise(files):
         count, rest = divmod(after.start_offset - before.end_offset, before.size_bytes)
         if count < 0 or rest:
-            raise BadData(f"{before.name} of {before.size_bytes} bytes and {after.name} do not fit together")
+            raise BadData(f"{before.name} of {before.size_bytes} bytes and {after.name} do not fit together. {advice}")
         if count:
             last = after.start_offset - before.size_bytes
             yield MissingFiles(f"{folder}/{before.end_offset:020}", f"{folder}/{last:020}", count, after.start_offset)

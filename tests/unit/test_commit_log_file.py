@@ -12,6 +12,7 @@ import pytest
 from pyarrow import RecordBatch
 
 from rmq_store.broker_files.commit_log_file import list_commit_log, read_log
+from rmq_store.broker_files.consume_queue_file import list_consume_queues
 from rmq_store.broker_files.file_source import LocalFileSource
 from rmq_store.broker_files.mapped_file_queue import MissingFiles, mapped_file_queue
 from rmq_store.errors import BadData, WrongUse
@@ -330,6 +331,30 @@ def test_empty_files_before_others_are_refused_and_a_single_one_is_no_log(tmp_pa
         mapped_file_queue("commitlog", [(f"commitlog/{offset:020}", 0) for offset in (0, 1000, 2000)])
     with pytest.raises(BadData, match="nothing to import yet"):
         list_commit_log(store_of(tmp_path, {0: b""}))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "says"),
+    [
+        ([2000, 1000], "differ in size"),
+        ([0, 2000], "is empty, and more files follow it"),
+        ([3000, 3000], "do not fit together"),
+    ],
+)
+def test_a_consume_queue_whose_files_were_cut_says_how_to_go_on_without_it(
+    tmp_path: Path, sizes: list[int], says: str
+) -> None:
+    """A second copy of a file that is cut at the broker is cut as well."""
+    folder = tmp_path / "consumequeue" / "T" / "0"
+    folder.mkdir(parents=True)
+    for number, size in enumerate(sizes):
+        (folder / f"{number * 2000:020}").write_bytes(bytes(size))
+    with pytest.raises(BadData, match=says) as raised:
+        list_consume_queues(LocalFileSource(tmp_path))
+    assert "opy the store again" in str(raised.value)
+    assert "import a copy of the store without consumequeue/T/0: entries are then made from the log" in str(
+        raised.value
+    )
 
 
 def test_an_empty_last_file_is_ignored_as_rocketmq_does(tmp_path: Path) -> None:
