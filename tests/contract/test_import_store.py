@@ -729,6 +729,33 @@ def test_records_behind_a_marker_in_the_middle_of_a_file_are_not_dropped_without
     assert report.messages == len(record_starts()) - 1
 
 
+@pytest.mark.parametrize("chunk_bytes", range(2 * 96 + 1, 4 * 96, 5))
+def test_salvage_finds_the_record_after_damage_wherever_a_chunk_of_reading_ends(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk_bytes: int
+) -> None:
+    """The end of a chunk may cut it off, and the chunk does not have its bytes to check then."""
+    monkeypatch.setattr(import_slice, "CHUNK_BYTES", chunk_bytes)
+    folder = store_of(tmp_path / "made", {}, {}, {}, {})
+    overwrite(commit_log(folder, 0), 96 + 90, b"?")
+    report = lake.load(folder, salvage=True)
+    assert report.messages == 3
+    assert (min(one.begin for one in report.salvaged), max(one.end for one in report.salvaged)) == (96, 2 * 96)
+
+
+@pytest.mark.parametrize("chunk_bytes", [3 * 96, 5 * 96, FILE_BYTES])
+def test_bytes_after_the_end_of_the_log_are_noted_wherever_a_chunk_of_reading_ends(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk_bytes: int
+) -> None:
+    """A hole that begins in one chunk may end in the next one."""
+    monkeypatch.setattr(import_slice, "CHUNK_BYTES", chunk_bytes)
+    folder = store_of(tmp_path / "made", *[{}] * 6)
+    punch(folder, 2 * 96, 4 * 96)
+    for status in ("committed", "unchanged"):
+        report = lake.load(folder)
+        assert (report.status, report.end) == (status, 2 * 96)
+        assert any("where nothing is written, but other bytes follow" in note for note in report.notes)
+
+
 def test_the_next_good_record_is_looked_for_where_a_record_names_its_own_place(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

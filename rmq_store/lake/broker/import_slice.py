@@ -28,6 +28,7 @@ from rmq_store.lake.broker.inner_batches import with_inner_messages
 from rmq_store.lake.broker.records import record_batches
 from rmq_store.lake.broker.salvage import (
     CHUNK_BYTES,
+    HEAD_BYTES,
     HOLE,
     Skipped,
     is_unwritten,
@@ -125,7 +126,8 @@ class ImportResult:
     torn: Damage | None = None
     """The record at ``end``, if the log ends at a torn one."""
     has_bytes_after: bool = False
-    """Whether bytes other than 0 follow ``end``, where no record begins."""
+    """Whether bytes other than 0 follow ``end``, where no record begins, in the next CHUNK_BYTES: the rest of a file, which may
+    be a gigabyte, is not read for that."""
     failed: bool = False
     """Whether an error ended a task that may not have begun at a record; a task for the whole file finds out which."""
 
@@ -188,9 +190,11 @@ def _imported(job: ImportJob, task: ImportTask, attempt: str) -> ImportResult:
                 continue
             case Damage() if job.salvage:
                 record_at = next_record(data, at, task.file.end_offset, stop.commit_log_offset)
+                if record_at is None and end < task.file.end_offset:  # the bytes may end in the head of one
+                    record_at = max(end - HEAD_BYTES + 1, stop.commit_log_offset + 1)
                 skipped.append(Skipped(stop.commit_log_offset, record_at or end, stop.reason))
-                if record_at is not None or end < task.file.end_offset:
-                    at, chunk_bytes = record_at or end, CHUNK_BYTES
+                if record_at is not None:
+                    at, chunk_bytes = record_at, CHUNK_BYTES
                     continue
                 stop = FileEnd(task.file.end_offset)
             case NothingWritten(hole) if (
@@ -203,6 +207,10 @@ def _imported(job: ImportJob, task: ImportTask, attempt: str) -> ImportResult:
                 pass
         is_file_end = isinstance(stop, Blank | FileEnd)
         stopped_by = stop if isinstance(stop, Damage | Unsupported) and not torn else None
+        has_bytes_after = isinstance(stop, NothingWritten) and not (
+            only_zeros(data, stop.commit_log_offset - at)
+            and is_unwritten(job.source, task.file, end, stop.commit_log_offset + CHUNK_BYTES)
+        )
         reached = task.file.end_offset if is_file_end else stop.commit_log_offset
         return ImportResult(
             number=task.number,
@@ -217,7 +225,7 @@ def _imported(job: ImportJob, task: ImportTask, attempt: str) -> ImportResult:
             stopped_by=stopped_by,
             skipped=tuple(skipped),
             torn=torn,
-            has_bytes_after=isinstance(stop, NothingWritten) and not only_zeros(data, stop.commit_log_offset - at),
+            has_bytes_after=has_bytes_after,
         )
 
 

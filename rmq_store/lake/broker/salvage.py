@@ -10,7 +10,7 @@ import pyarrow as pa
 from rmq_store.broker_files.file_source import FileSource
 from rmq_store.broker_files.mapped_file_queue import MappedFile
 from rmq_store.lake.broker.records import record_batches
-from rmq_store.log.commit_log import BEHIND_BYTES, Damage, Unsupported, item_at, only_zeros
+from rmq_store.log.commit_log import BEHIND_BYTES, Damage, MoreBytes, Unsupported, item_at, only_zeros
 from rmq_store.log.record import MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, Record
 
 CHUNK_BYTES = 64 << 20
@@ -23,6 +23,9 @@ _MAGIC = re.compile(
 )
 _SIZE_BYTES = 4
 _OWN_OFFSET_AT = 28  # where a record says its own physical offset
+
+HEAD_BYTES = _OWN_OFFSET_AT + 8
+"""Of a record: without them ``next_record`` does not find it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +52,14 @@ def record_after_hole(source: FileSource, file: MappedFile, hole: int) -> int | 
     return None
 
 
-def is_unwritten(source: FileSource, file: MappedFile, begin: int) -> bool:
-    """Whether only zeros are in the file from the physical offset ``begin`` on."""
-    places = range(begin, file.end_offset, CHUNK_BYTES)
-    reads = (source.read(file.name, at - file.start_offset, at + CHUNK_BYTES - file.start_offset) for at in places)
+def is_unwritten(source: FileSource, file: MappedFile, begin: int, end: int | None = None) -> bool:
+    """Whether only zeros are in the file from the physical offset ``begin`` on, up to ``end`` or to its own end."""
+    end = file.end_offset if end is None else min(end, file.end_offset)
+    pieces = (
+        (at - file.start_offset, min(at + CHUNK_BYTES, end) - file.start_offset)
+        for at in range(begin, end, CHUNK_BYTES)
+    )
+    reads = (source.read(file.name, *piece) for piece in pieces)
     return all(only_zeros(data, 0) for data in reads)
 
 
@@ -68,11 +75,11 @@ def is_whole_now(source: FileSource, file: MappedFile, damage: Damage) -> bool:
 
 
 def next_record(data: bytes, start: int, file_end: int, damaged: int) -> int | None:
-    """The physical offset of the next good record after the damaged one at ``damaged``, None if ``data`` has none. ``data``
-    begins at the physical offset ``start``."""
+    """The physical offset of the next good record after the damaged one at ``damaged``, or of one that ``data`` ends in, which
+    must be read whole to tell. None if ``data`` has none. ``data`` begins at the physical offset ``start``."""
     for match in _MAGIC.finditer(data, damaged - start + 5):
         at = match.start() - 4
-        if _has_own_offset(data, at, start) and isinstance(item_at(data, at, start, file_end), Record):
+        if _has_own_offset(data, at, start) and isinstance(item_at(data, at, start, file_end), Record | MoreBytes):
             return start + at
     return None
 
