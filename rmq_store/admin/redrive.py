@@ -21,6 +21,7 @@ from rmq_store.admin.json_edits import DoesNotApply
 from rmq_store.admin.redrive_edits import MessageEdits, Preview
 from rmq_store.admin.replay import known_settings, replayed_group
 from rmq_store.commit.ctl import Action, Actor, Consumed, Ctl, Produced, Proposal, StagedFile, canonical_json
+from rmq_store.commit.decide import check_not_ahead
 from rmq_store.commit.positions import (
     ABSENT,
     Outcome,
@@ -49,6 +50,7 @@ from rmq_store.message.validators import is_system_topic
 from rmq_store.settings.settings import Settings
 from rmq_store.utils.offset_ranges import OffsetRange, runs, without
 from rmq_store.utils.redaction import cleaned
+from rmq_store.utils.times import format_time
 from rmq_store.window.consume_request import bounds_of
 from rmq_store.window.shard_view import ShardView
 
@@ -228,13 +230,27 @@ def _edit_parameters(request: RedriveRequest) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value}
 
 
-def next_part_ms(request: RedriveRequest, parts: Sequence[Ctl]) -> int:
-    """Not before which time (UTC ms) the next part may be sent, by the rate and what the last part has sent. The log says it,
-    so a run that takes over keeps the rate."""
-    if request.rate is None or not parts:
+def wait_ms(request: RedriveRequest, parts: Sequence[Ctl], now_ms: int) -> int:
+    """How long (ms) the next part has to wait, by the rate and what the last part has sent. The log says it, so a run that
+    takes over keeps the rate. ``now_ms``: this host's clock, UTC ms.
+
+    It is never longer than what the last part has sent takes: a part of a later time was sent by a host whose clock is ahead.
+    Raises ClockSkew, as the commit of the next part would, when it is too far ahead.
+    """
+    sent = sum(len(consumed.range) for consumed in parts[-1].consumed) if parts else 0
+    if request.rate is None or not sent:
         return 0
-    sent = sum(len(consumed.range) for consumed in parts[-1].consumed)
-    return parts[-1].store_timestamp + -(-sent * 1000 // request.rate)
+    at_ms, part_ms = parts[-1].store_timestamp, -(-sent * 1000 // request.rate)
+    for produced in parts[-1].produced:
+        check_not_ahead(produced.queue, at_ms, now_ms)
+    return max(min(at_ms + part_ms - now_ms, part_ms), 0)
+
+
+def waiting_line(shard: str, sent: int, until_ms: int) -> str:
+    """What people read while a rate makes a redrive wait. ``sent``: by all parts so far; ``until_ms``: UTC ms."""
+    return (
+        f"shard {shard}: {sent:,} dead letters are sent, and the rate lets it send the next at {format_time(until_ms)}"
+    )
 
 
 def plan_redrive(

@@ -104,7 +104,7 @@ def redrive(
     requests = shards_with_dead_letters(store.shards(options.shard), request)
     if not requests:
         check_group(store, group, settings)
-    reports = [redrive_all(shard, of_shard, host) for shard, of_shard in requests]
+    reports = [redrive_all(shard, of_shard, host, output.note) for shard, of_shard in requests]
     readers.update(name for report in reports for name in report.readers)
     count = sum(report.letters for report in reports)
     failed = sum(report.failed for report in reports)

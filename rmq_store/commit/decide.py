@@ -257,13 +257,20 @@ def _store_timestamp(proposal: Proposal, positions: Positions, clocks: Clocks, m
         )
     born_here = {segment.queue for segment in proposal.ctl.produced if segment.base is None}
     newest, queue = max(((positions.updated_ms(max_id(q)), q) for q in born_here), default=(0, None))
-    if newest - clocks.own_ms > max_skew_ms:
+    if queue is not None:
+        check_not_ahead(queue, newest, clocks.own_ms, max_skew_ms)
+    return max(clocks.own_ms, newest)
+
+
+def check_not_ahead(queue: MessageQueue, newest_ms: int, own_ms: int, max_skew_ms: int = MAX_SKEW_MS) -> None:
+    """Raise ClockSkew when the newest message of a queue (store timestamp, UTC ms) is more than ``max_skew_ms`` ahead of this
+    host's clock (UTC ms)."""
+    if newest_ms - own_ms > max_skew_ms:
         raise ClockSkew(
-            f"{queue} holds a message of {newest} ms, more than {max_skew_ms} ms ahead of this host's clock "
-            f"({clocks.own_ms} ms). Nothing was written. One of the hosts that write here has a wrong clock: correct it. If "
+            f"{queue} holds a message of {newest_ms} ms, more than {max_skew_ms} ms ahead of this host's clock "
+            f"({own_ms} ms). Nothing was written. One of the hosts that write here has a wrong clock: correct it. If "
             "this host's clock is right, that time has to come first; docs/limits.md, 'Clocks', says what else can be done."
         )
-    return max(clocks.own_ms, newest)
 
 
 def _with_bases(

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
+from rmq_store.admin import redrive
+from rmq_store.utils.host import Host, epoch_ms
+from rmq_store.utils.times import format_time
 from tests.contract.rmq import TODAY, Rmq, lines_of
 
 LETTERS = (
@@ -196,3 +201,20 @@ def test_edits_may_be_in_a_file_and_one_is_given_once(imported: Rmq) -> None:
         "SQL92 expression 'a =' is wrong at character 4"
         in imported("redrive", "-g", group, "--where", "a =", "--dry-run").err
     )
+
+
+def test_a_rate_says_until_when_it_waits(imported: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:
+    group, slept = a_group_with_letters(imported), 0.0
+    now_ms = epoch_ms()
+
+    def sleep(seconds: float) -> None:
+        nonlocal slept
+        slept += seconds
+
+    host = Host(now_ms=lambda: now_ms + int(slept * 1000), sleep=sleep)
+    monkeypatch.setattr("rmq_store.cli.redrive.Host", lambda: host)
+    monkeypatch.setattr(redrive, "CAP", 4)
+    sent = imported("redrive", "-g", group, "--all", "--limit", "6", "--rate", "2", "--reason", "x")
+    until = format_time(now_ms + 2000)
+    assert "shard broker-a: 4 dead letters are sent, and the rate lets it send the next at " + until in sent.err
+    assert (lines_of(sent.out)["dead letters"], slept) == ("6", 2)

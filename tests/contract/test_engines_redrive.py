@@ -12,7 +12,7 @@ from rmq_store.admin.dead_letters import DeadLetterFilter, Place
 from rmq_store.admin.redrive_edits import Change, MessageEdits
 from rmq_store.commit.ctl import Action, Ctl, Proposal, canonical_json
 from rmq_store.commit.positions import Claim, grp_id, own_id, red_id
-from rmq_store.errors import HeldByAnother, StaleAttempt, WrongUse
+from rmq_store.errors import ClockSkew, HeldByAnother, StaleAttempt, WrongUse
 from rmq_store.message.message import MessageExt, MessageQueue
 from rmq_store.message.properties import tags_code
 from tests.contract.engines import story
@@ -611,3 +611,20 @@ def test_a_rate_is_kept_over_a_minute_also_by_a_run_that_takes_over(
     assert world.redrive(rate=5).status == "already_committed"
     with pytest.raises(WrongUse, match="invalid rate 0"):
         world.redrive(rate=0)
+
+
+@story
+def test_a_rate_waits_for_no_clock_that_is_ahead(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redrive, "PART_S", 2)
+    with_letters(world, 10)
+    world.clock.advance(3 * HOUR)
+    assert world.redrive(rate=2).letters == 4
+    world.clock.advance(-3 * HOUR)
+    before = world.clock(), world.ctls()
+    with pytest.raises(ClockSkew, match="ahead of this host's clock"):
+        world.redrive(rate=2)
+    assert (world.clock(), world.ctls()) == before, "it has not waited"
+    world.clock.advance(3 * HOUR - 60_000)
+    began = world.clock()
+    assert world.redrive(rate=2).letters == 8
+    assert 2_000 <= world.clock() - began < 2_010, "a lead that commits allow is not waited for"

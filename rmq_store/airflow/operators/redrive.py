@@ -103,7 +103,7 @@ class RmqRedriveOperator(RmqOperator):
             need_group(store, request.group, [group.name for group in settings.groups])
         answers = []
         for shard, request_of_shard in shards:
-            report = redrive_all(shard, request_of_shard, Host())
+            report = redrive_all(shard, request_of_shard, Host(), self.log_line)
             self._log(report)
             answer = {
                 "status": report.status,

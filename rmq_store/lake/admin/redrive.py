@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import groupby
 
@@ -19,12 +19,13 @@ from rmq_store.admin.redrive import (
     RedriveReport,
     RedriveRequest,
     check_redrive,
-    next_part_ms,
     redrive_edits,
     redrive_proposal,
     redriven,
     refuse_failures,
     refuse_other,
+    wait_ms,
+    waiting_line,
     would_send,
 )
 from rmq_store.commit.claim import Wish
@@ -101,20 +102,30 @@ def _check_all_or_nothing(shard: Shard, request: RedriveRequest) -> None:
         refuse_failures(shard.name, chosen_of(shard, request, plan_of(shard, request, parts), whole=True).failures)
 
 
-def redrive_all(shard: Shard, request: RedriveRequest, host: Host) -> RedriveReport:
-    """All parts of a redrive; the report of the last one covers all. Raises the errors of ``redrive``."""
-    report, committed = redrive(shard, request, host), False
+Show = Callable[[str], object]
+"""Gets a line for people."""
+
+
+def _unseen(line: str) -> None:
+    """Show nothing."""
+
+
+def redrive_all(shard: Shard, request: RedriveRequest, host: Host, show: Show = _unseen) -> RedriveReport:
+    """All parts of a redrive; the report of the last one covers all. ``show``: is called before each wait, with its end. Raises
+    the errors of ``redrive``."""
+    report, committed = redrive(shard, request, host, show), False
     warnings, failures = report.warnings, report.failures
     while not report.complete:
-        report, committed = redrive(shard, request, host), True
+        report, committed = redrive(shard, request, host, show), True
         warnings += report.warnings
         failures += report.failures
     report = replace(report, failures=failures[:LISTED])
     return replace(report, status=Status.COMMITTED, warnings=warnings) if committed else report
 
 
-def redrive(shard: Shard, request: RedriveRequest, host: Host) -> RedriveReport:
-    """The next part of a redrive. Call it until the report is ``complete``. With a rate it waits until its turn.
+def redrive(shard: Shard, request: RedriveRequest, host: Host, show: Show = _unseen) -> RedriveReport:
+    """The next part of a redrive. Call it until the report is ``complete``. With a rate it waits until its turn, and says
+    so with ``show`` before.
 
     Raises WrongUse (a dead letter or a topic that does not exist; edits that do not apply, of all or nothing), HeldByAnother
     when another redrive of the group runs, and the errors of ``commit``.
@@ -124,7 +135,9 @@ def redrive(shard: Shard, request: RedriveRequest, host: Host) -> RedriveReport:
     planned = _planned(shard, request, parts)
     if isinstance(planned, RedriveReport):
         return planned
-    if (early_ms := next_part_ms(request, parts) - host.now_ms()) > 0:
+    now_ms = host.now_ms()
+    if early_ms := wait_ms(request, parts, now_ms):
+        show(waiting_line(shard.name, planned[0].sent_before, now_ms + early_ms))
         host.sleep(early_ms / 1000)
     started_ms = host.now_ms()
     reached("1.planned")

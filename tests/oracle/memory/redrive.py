@@ -18,13 +18,13 @@ from rmq_store.admin.redrive import (
     RedrivePlan,
     RedriveReport,
     RedriveRequest,
-    next_part_ms,
     plan_redrive,
     redrive_edits,
     redrive_proposal,
     redriven,
     refuse_failures,
     refuse_other,
+    wait_ms,
     would_send,
 )
 from rmq_store.admin.redrive_edits import Content, Preview, changes, edited
@@ -52,7 +52,7 @@ def redrive(shard: MemoryShard, request: RedriveRequest, host: Host) -> RedriveR
     planned = _planned(shard, request, parts)
     if isinstance(planned, RedriveReport):
         return planned
-    if (early_ms := next_part_ms(request, parts) - host.now_ms()) > 0:
+    if early_ms := wait_ms(request, parts, host.now_ms()):
         host.sleep(early_ms / 1000)
     started_ms = host.now_ms()
     shard.on_step("1.planned")
