@@ -12,6 +12,7 @@ from rmq_store.commit.append import PutAnswer
 from rmq_store.errors import StoreUnusable
 from rmq_store.lake.table import s3
 from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.request_counter import Kind
 from tests.faults.s3_faults import FINAL, Call, Fault, FaultyS3Proxy, short_waits
 from tests.s3 import S3Root, S3Server
 
@@ -120,3 +121,25 @@ def test_a_data_file_of_which_a_part_is_lost_appears_as_a_whole(proxy: FaultyS3P
     root.write_file("large", pa.py_buffer(content))
     assert {str(call.kind) for call in proxy.calls} == {"POST", "PUT"}
     assert root.read("large") == content
+
+
+# --- answers that contradict each other ------------------------------------------------------------------------------
+
+
+def is_put(call: Call) -> bool:
+    return call.kind is Kind.PUT
+
+
+def test_an_object_that_is_taken_and_absent_is_created_again(proxy: FaultyS3Proxy, root: Root) -> None:
+    proxy.begin(lambda call: Fault.TAKEN if call.number == 0 else None)
+    assert root.create_exclusively("new", b"1") is True
+    assert [call.kind for call in proxy.calls] == [Kind.PUT, Kind.HEAD, Kind.PUT]
+    assert root.read("new") == b"1"
+
+
+def test_a_store_that_says_taken_of_an_absent_object_cannot_be_used(proxy: FaultyS3Proxy, root: Root) -> None:
+    proxy.begin(lambda call: Fault.TAKEN if is_put(call) else None)
+    with pytest.raises(StoreUnusable, match="new is there, and then that it is not"):
+        root.create_exclusively("new", b"1")
+    assert [call.kind for call in proxy.calls] == [Kind.PUT, Kind.HEAD] * 2
+    assert not root.exists("new")

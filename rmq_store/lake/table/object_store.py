@@ -206,7 +206,7 @@ class Root:
         """Create the object unless it is there: of any number of racing callers exactly one gets True.
 
         The object appears with its whole content. Raises CommitOutcomeUnknown when the store did not answer, so that it is
-        not known whether the object was created.
+        not known whether the object was created, and StoreUnusable when S3 says that it is there, and then that it is not.
         """
         with self._explained(f"create {relative}"):
             if self.is_local:

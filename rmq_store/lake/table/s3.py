@@ -51,6 +51,8 @@ _PART_BYTES = 10_000_000
 
 _ATTEMPTS = 5
 """HTTP requests per call, with botocore's own waits, which are random and up to 1, 2, 4 and 8 seconds."""
+_CREATES = 2
+"""How often an object is created of which the store says that it is there, and then that it is not."""
 CONNECT_TIMEOUT_S = 5
 READ_TIMEOUT_S = 60
 """How long a client waits for the next bytes of an answer. Tests shorten it."""
@@ -220,30 +222,37 @@ def put_file(options: Options, bucket: str, key: str, content: pa.Buffer) -> Non
 
 def create(options: Options, bucket: str, key: str, content: bytes) -> bool:
     """Create the object unless it is there; False when another caller has. Raises CommitOutcomeUnknown when the store did not
-    answer, so that it is not known whether the object was created."""
+    answer, so that it is not known whether the object was created, and StoreUnusable when its answers contradict each other."""
     creator_id = random_name()
-    try:
-        put_if_absent(options, bucket, key, content, creator_id)
-        return True
-    except ClientError as error:
-        if code_of(error) not in LOST_RACE:
-            raise
-        # The first try may have succeeded without an answer: then the object there is this caller's.
-        return creator_of(options, bucket, key) == creator_id
-    except NoCredentialsError:
-        raise
-    except BotoCoreError as error:
+    for _ in range(_CREATES):
         try:
-            creator = creator_of(options, bucket, key)
-        except (BotoCoreError, ClientError):
-            creator = None
-        if creator is None:  # not there yet; an unanswered try may still arrive
-            reason = without_secrets(options, str(error))
-            raise CommitOutcomeUnknown(
-                f"s3://{bucket}/{key}: the store did not answer ({reason}), so it is not known whether the "
-                "object was created. Check whether it is there before doing anything else."
-            ) from None
-        return creator == creator_id
+            put_if_absent(options, bucket, key, content, creator_id)
+            return True
+        except ClientError as error:
+            if code_of(error) not in LOST_RACE:
+                raise
+            # The first try may have succeeded without an answer: then the object there is this caller's.
+            if (creator := creator_of(options, bucket, key)) is not None:
+                return creator == creator_id
+            # Else it was deleted since, or the store is wrong.
+        except NoCredentialsError:
+            raise
+        except BotoCoreError as error:
+            try:
+                creator = creator_of(options, bucket, key)
+            except (BotoCoreError, ClientError):
+                creator = None
+            if creator is None:  # not there yet; an unanswered try may still arrive
+                reason = without_secrets(options, str(error))
+                raise CommitOutcomeUnknown(
+                    f"s3://{bucket}/{key}: the store did not answer ({reason}), so it is not known whether the "
+                    "object was created. Check whether it is there before doing anything else."
+                ) from None
+            return creator == creator_id
+    raise StoreUnusable(
+        f"S3 answered {_CREATES} times that s3://{bucket}/{key} is there, and then that it is not. Run the same again; if that "
+        "does not help, the store, or a proxy in front of it, does not do what its answers say: use another one."
+    )
 
 
 def creator_of(options: Options, bucket: str, key: str) -> str | None:
