@@ -34,6 +34,7 @@ class Fault(StrEnum):
     CUT = "the server does it, and the answer ends in the middle"
     HEADLESS = "the server does it, and the answer ends within its head"
     SILENT = "the server does it, and the answer does not come"
+    SHORT = "the server does it, and the answer is half of it and says so in its Content-Length"
 
 
 TRANSIENT = (
@@ -149,6 +150,9 @@ class FaultyS3Proxy(S3Proxy):
                 kept = len(answer.head) + len(answer.content) // 2 if answer.content else len(answer.head) // 2
                 handler.wfile.write(whole[:kept])
                 _end(handler)
+            case Fault.SHORT:
+                answer = self.passed_on(request)
+                handler.wfile.write(_half(answer))
             case Fault.HEADLESS:
                 answer = self.passed_on(request)
                 handler.wfile.write(self.kept(answer.head))
@@ -177,6 +181,13 @@ def _error(request: ClientRequest, fault: Fault) -> Answer:
     )
     head = f"HTTP/1.1 {status} {code}\r\nContent-Type: application/xml\r\nContent-Length: {len(content)}\r\n\r\n"
     return Answer(int(status), head.encode(), content)
+
+
+def _half(answer: Answer) -> bytes:
+    """With half of the content, and the head of such an answer."""
+    content = answer.content[: len(answer.content) // 2]
+    length = b"Content-Length: %d\r\n"
+    return answer.head.replace(length % len(answer.content), length % len(content)) + content
 
 
 def _reset(handler: BaseHTTPRequestHandler) -> None:

@@ -23,6 +23,7 @@ Step = Callable[[Root], Any]
 STEPS: dict[str, Step] = {
     "read": lambda root: root.read("name"),
     "read a range": lambda root: root.read("name", 2, 5),
+    "read to the end": lambda root: root.read("name", 2),
     "read the end": lambda root: root.tail("name", 3),
     "read for the log": lambda root: root.look_at("name")[0],
     "size": lambda root: root.size("name"),
@@ -34,6 +35,7 @@ STEPS: dict[str, Step] = {
     "delete": lambda root: root.delete("folder/1"),
     "delete several": lambda root: root.delete_all(["folder/1", "folder/2"]),
 }
+READING = {name: step for name, step in STEPS.items() if name.startswith("read")}
 every_step = pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
 
 
@@ -105,6 +107,30 @@ def test_a_body_that_breaks_off_is_requested_again(proxy: FaultyS3Proxy, root: R
     with short_waits(read_timeout_s=1):
         assert root.read("name") == b"0123456789"
     assert len(proxy.calls) >= 3
+
+
+@pytest.mark.parametrize("step", READING.values(), ids=READING)
+def test_a_body_that_is_too_short_is_requested_again(proxy: FaultyS3Proxy, root: Root, step: Step) -> None:
+    """Its checksum says so, or the range that the answer says it has."""
+    proxy.begin(first(3, Fault.SHORT))
+    answer = step(root)
+    assert len(proxy.calls) == 4
+    proxy.begin()
+    assert step(root) == answer
+
+
+def test_a_range_beyond_the_end_is_no_short_body(proxy: FaultyS3Proxy, root: Root) -> None:
+    proxy.begin()
+    assert (root.read("name", 8, 99), root.read("name", 99, 120)) == (b"89", b"")
+    assert root.tail("name", 99) == (b"0123456789", 10)
+    assert len(proxy.calls) == 3
+
+
+def test_a_body_that_stays_too_short_is_an_error_of_the_network(proxy: FaultyS3Proxy, root: Root) -> None:
+    proxy.begin(lambda call: Fault.SHORT)
+    with pytest.raises(StoreUnusable, match="Check AWS_ENDPOINT_URL and the network"):
+        root.read("name", 2, 6)
+    assert len(proxy.calls) == 20
 
 
 @pytest.mark.parametrize("fault", [Fault.SLOW_DOWN, Fault.LOST, Fault.PARTIAL], ids=str)

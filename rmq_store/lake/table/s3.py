@@ -18,6 +18,7 @@ import tenacity
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
+    FlexibleChecksumError,
     HTTPClientError,
     IncompleteReadError,
     NoCredentialsError,
@@ -33,7 +34,7 @@ from rmq_store.utils.redaction import cleaned, secret_values
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
-    from mypy_boto3_s3.type_defs import HeadObjectOutputTypeDef, ObjectIdentifierTypeDef
+    from mypy_boto3_s3.type_defs import GetObjectOutputTypeDef, HeadObjectOutputTypeDef, ObjectIdentifierTypeDef
 
 Options = tuple[tuple[str, str], ...]
 
@@ -170,9 +171,10 @@ def arrow_filesystem(options: Options) -> pyarrow.fs.S3FileSystem:
 
 def _may_pass(state: tenacity.RetryCallState) -> bool:
     """Whether the same request may be answered later. The address of a store that has not answered this process yet may be
-    wrong, so only a body that broke off is requested again there; the client itself has tried the rest."""
+    wrong, so only a body that broke off, or is not the one that was sent, is requested again there; the client itself has
+    tried the rest."""
     error = state.outcome.exception() if state.outcome else None
-    if isinstance(error, IncompleteReadError | ResponseStreamingError | ReadTimeoutError):
+    if isinstance(error, IncompleteReadError | ResponseStreamingError | ReadTimeoutError | FlexibleChecksumError):
         return True
     if state.args[0] not in _CLOCKS:
         return False
@@ -268,18 +270,34 @@ def creator_of(options: Options, bucket: str, key: str) -> str | None:
 
 @RETRIES.wraps
 def get(options: Options, bucket: str, key: str, begin: int, end: int | None) -> bytes:
-    """Bytes ``[begin, end)``."""
+    """Bytes ``[begin, end)``; fewer when the object ends before."""
     s3 = client(options)
     try:
         if begin == 0 and end is None:
             answer = s3.get_object(Bucket=bucket, Key=key)
         else:
             answer = s3.get_object(Bucket=bucket, Key=key, Range=f"bytes={begin}-{'' if end is None else end - 1}")
-        return answer["Body"].read()
+        content = answer["Body"].read()
     except ClientError as error:
         if code_of(error) in _PAST_THE_END:
             return b""
         raise
+    if (size := _size_of(answer)) is not None:
+        _check_length(content, (size if end is None else min(end, size)) - begin)
+    return content
+
+
+def _size_of(answer: GetObjectOutputTypeDef) -> int | None:
+    """The size of the object in bytes, by the answer to a request for a range; None when the answer does not say it."""
+    size = answer.get("ContentRange", "").rpartition("/")[2]
+    return int(size) if size.isdecimal() else None
+
+
+def _check_length(content: bytes, length: int) -> None:
+    """Raise IncompleteReadError for a range that the network has made shorter: a range has no checksum, and the length that
+    the answer says may be that of what is left."""
+    if len(content) != length:
+        raise IncompleteReadError(actual_bytes=len(content), expected_bytes=length)
 
 
 @RETRIES.wraps
@@ -298,8 +316,11 @@ def tail(options: Options, bucket: str, key: str, most: int) -> tuple[bytes, int
         if code_of(error) in _PAST_THE_END:  # it is empty
             return b"", 0
         raise
-    size = answer.get("ContentRange", "").rpartition("/")[2]
-    return content, int(size) if size else len(content)
+    size = _size_of(answer)
+    if size is None:
+        return content, len(content)
+    _check_length(content, min(most, size))
+    return content, size
 
 
 def look_at(options: Options, bucket: str, key: str) -> tuple[bytes | None, int]:
