@@ -180,9 +180,21 @@ class Terminated(BaseException):
 _AIRFLOW_STOPS = frozenset({"AirflowTaskTimeout", "AirflowTaskTerminated"})
 
 
+_has_stops = True
+
+
+def without_stops() -> None:
+    """From now on ``is_stop`` is False in this process, that of a listener: who stops the run, stops the process of the window,
+    which then ends this one. What the listener raises is its own failure here, whatever it is."""
+    global _has_stops
+    _has_stops = False
+
+
 def is_stop(error: BaseException) -> bool:
     """Whether the run is stopped from outside (Ctrl-C, SIGTERM, Airflow ends the task), which is no failure of the code
     that was running. Airflow's exceptions are recognised by name: nothing here may import Airflow."""
+    if not _has_stops:
+        return False
     if isinstance(error, KeyboardInterrupt | Terminated):
         return True
     return any(

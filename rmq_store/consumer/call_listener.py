@@ -33,7 +33,7 @@ def call_listener(
     in one ``OwnProcess``, and no object of the listener leaves it.
 
     Raises ListenerError, with listener, queue and offset, when ``read`` raises. What stops the run from outside
-    (``is_stop``) is raised as it is.
+    (``is_stop``) is raised as it is; in a listener's own process nothing does.
     """
     with OwnProcess():
         try:

@@ -76,6 +76,19 @@ def _interrupt() -> None:
     raise KeyboardInterrupt
 
 
+def _sigint() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(10_000)
+
+
+class AirflowTaskTimeout(BaseException):
+    __module__ = "airflow.sdk.exceptions"
+
+
+def _airflow_stop() -> None:
+    raise AirflowTaskTimeout
+
+
 def _sleep() -> None:
     print("sleeps", flush=True)
     time.sleep(10_000)

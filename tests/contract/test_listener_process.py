@@ -79,10 +79,17 @@ KILLED = {
     "crash": "its process was ended by signal 11 (Segmentation fault)",
     "exit_in_c": "its process ended with exit code 0",
     "another_program": "its process ended with exit code 0",
-    "interrupt": "its process was ended by signal 2 (Interrupt)",
     "garbage": "its process has written into the pipe of its answers",
 }
-RAISES = {"exit": "SystemExit", "endless": "MemoryError", "allocate": "MemoryError", "long_text": "ValueError"}
+RAISES = {
+    "exit": "SystemExit",
+    "endless": "MemoryError",
+    "allocate": "MemoryError",
+    "long_text": "ValueError",
+    "interrupt": "KeyboardInterrupt",
+    "sigint": "KeyboardInterrupt",
+    "airflow_stop": "AirflowTaskTimeout",
+}
 FINE = ("fork_sleepers", "fork_and_return", "print_garbage", "thread_left", "at_exit")
 LATE = ("sleep", "stop")
 LIMITED = ("spin", "close_all")
@@ -116,6 +123,19 @@ def test_what_is_an_exception_in_the_listener_is_one_as_before(store: rmq_store.
     for kind, (outcomes, errors) in zip(RAISES.values(), results, strict=True):
         assert (outcomes, [error["error_type"] for error in errors]) == (FAILED, [kind])
         assert len(errors[0]["error_text"]) <= 4096
+
+
+@pytest.mark.parametrize("form", ["", "_arrow", "_in_order"])
+def test_what_stops_a_window_is_an_exception_like_others_in_the_process_of_a_listener(
+    store: rmq_store.Store, form: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Ctrl-C and the end of a task are for the process of the window, which then ends this one."""
+    mode = {"mode": "orderly"} if form == "_in_order" else {}
+    failed = {"": FAILED, "_arrow": {"retried": MESSAGES}, "_in_order": {"acked": POISON_AT}}[form]
+    results = consumed(store, f"interrupt{form}", f"airflow_stop{form}", **mode)
+    for kind, (outcomes, errors) in zip(("KeyboardInterrupt", "AirflowTaskTimeout"), results, strict=True):
+        assert (outcomes, {error["error_type"] for error in errors}) == (failed, {kind})
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("form", ["", "_arrow", "_in_order"])

@@ -17,6 +17,7 @@ import warnings
 from contextlib import suppress
 from typing import Final, NoReturn
 
+from rmq_store.errors import without_stops
 from rmq_store.lake.listener.shared_memory import Board
 from rmq_store.lake.listener.worker import serve
 from rmq_store.utils.host import monotonic_ms
@@ -113,6 +114,7 @@ class _Server:
             os.close(fd)
         self._control.close()
         _be_killed_first()
+        without_stops()
         shared = Board(board)
         os.close(board)
         serve(socket.socket(fileno=channel), shared)
