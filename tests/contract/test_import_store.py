@@ -772,8 +772,34 @@ def test_the_next_good_record_is_looked_for_where_a_record_names_its_own_place(
 
     monkeypatch.setattr("rmq_store.lake.broker.salvage.item_at", counted)
     report = lake.load(folder, salvage=True)
-    assert (report.messages, [skip.begin for skip in report.salvaged]) == (3, [3 * size])
+    assert (report.messages, report.end, report.salvaged) == (3, 3 * size, ())
     assert looked_at == []
+
+
+@pytest.mark.parametrize("chunk_bytes", [150, FILE_BYTES])
+@pytest.mark.parametrize("damage", [b"garbage of a bad copy" * 20, None])
+def test_salvage_does_not_pass_over_what_the_broker_writes_behind_a_damaged_last_record(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: bytes | None, chunk_bytes: int
+) -> None:
+    """The rest of the file is empty until then. None: a store time that no calendar has, which the broker does not mind."""
+    monkeypatch.setattr("rmq_store.lake.broker.salvage.CHUNK_BYTES", chunk_bytes)
+    folder = store_of(tmp_path / "made", *[{}] * 6)
+    path = commit_log(folder, 0)
+    whole, begin = path.read_bytes(), 2 * 96
+    path.write_bytes(whole[:begin].ljust(FILE_BYTES, b"\0"))
+    if damage is None:
+        overwrite(path, begin, whole[begin : begin + 96])
+        overwrite(path, begin + 56, struct.pack(">q", -1))
+    else:
+        overwrite(path, begin, damage)
+    report = lake.load(folder, salvage=True)
+    skipped = [(begin, begin + 96)] if damage is None else []
+    assert [(one.begin, one.end) for one in report.salvaged] == skipped
+    assert report.messages == 2
+    path.write_bytes(whole)
+    if damage is None:
+        overwrite(path, begin + 56, struct.pack(">q", -1))
+    assert lake.load(folder, salvage=True).messages == (3 if damage is None else 4)
 
 
 def test_a_file_that_would_become_too_many_files_is_refused_before_their_numbers_come_again(

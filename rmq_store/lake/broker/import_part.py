@@ -72,7 +72,7 @@ class LogRead:
         place = f"the log ends at byte {self.end - file.start_offset} of {file.name} (commit log offset {self.end})"
         if torn:
             return (
-                f"{place} before a record that is not whole: {torn.reason}. Nothing follows it. If the broker is running, "
+                f"{place} before a record that is not whole: {torn.reason}. No record follows it. If the broker is running, "
                 "import again: the record is whole then. If it was killed, start it: it cuts its log there and goes on. "
                 "Only if it was stopped cleanly, the record is damaged, and the copy of the store must be restored"
             )

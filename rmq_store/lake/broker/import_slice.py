@@ -28,12 +28,11 @@ from rmq_store.lake.broker.inner_batches import with_inner_messages
 from rmq_store.lake.broker.records import record_batches
 from rmq_store.lake.broker.salvage import (
     CHUNK_BYTES,
-    HEAD_BYTES,
     HOLE,
     Skipped,
     is_unwritten,
     is_whole_now,
-    next_record,
+    place_after_damage,
     record_after_hole,
 )
 from rmq_store.lake.read.slice_reader import lake_message_ids
@@ -189,14 +188,15 @@ def _imported(job: ImportJob, task: ImportTask, attempt: str) -> ImportResult:
                 at, chunk_bytes = offset, CHUNK_BYTES
                 continue
             case Damage() if job.salvage:
-                record_at = next_record(data, at, task.file.end_offset, stop.commit_log_offset)
-                if record_at is None and end < task.file.end_offset:  # the bytes may end in the head of one
-                    record_at = max(end - HEAD_BYTES + 1, stop.commit_log_offset + 1)
-                skipped.append(Skipped(stop.commit_log_offset, record_at or end, stop.reason))
-                if record_at is not None:
-                    at, chunk_bytes = record_at, CHUNK_BYTES
-                    continue
-                stop = FileEnd(task.file.end_offset)
+                place = place_after_damage(job.source, task.file, stop)
+                if place is None:
+                    torn = stop
+                else:
+                    skipped.append(Skipped(stop.commit_log_offset, place, stop.reason))
+                    if place < task.file.end_offset:
+                        at, chunk_bytes = place, CHUNK_BYTES
+                        continue
+                    stop = FileEnd(task.file.end_offset)
             case NothingWritten(hole) if (
                 job.salvage and (record_at := record_after_hole(job.source, task.file, hole)) is not None
             ):

@@ -24,7 +24,7 @@ _MAGIC = re.compile(
 _SIZE_BYTES = 4
 _OWN_OFFSET_AT = 28  # where a record says its own physical offset
 
-HEAD_BYTES = _OWN_OFFSET_AT + 8
+_HEAD_BYTES = _OWN_OFFSET_AT + 8
 """Of a record: without them ``next_record`` does not find it."""
 
 
@@ -35,6 +35,23 @@ class Skipped:
     begin: int
     end: int
     reason: str
+
+
+def place_after_damage(source: FileSource, file: MappedFile, damage: Damage) -> int | None:
+    """The physical offset where the log continues after the damaged record: at the next good record of the file; behind the
+    damaged one, if that is the last one written; at the end of a file that is full. None: nothing tells, so the log may end at
+    the damaged record, and a broker writes on there or nearby."""
+    at = begin = damage.commit_log_offset
+    if damage.size and is_unwritten(source, file, begin + damage.size):
+        return begin + damage.size
+    while True:
+        end = min(at + CHUNK_BYTES, file.end_offset)
+        data = source.read(file.name, at - file.start_offset, end - file.start_offset)
+        if (offset := next_record(data, at, file.end_offset, max(begin, at - 1))) is not None:
+            return offset
+        if end == file.end_offset:
+            return None if is_unwritten(source, file, end - BEHIND_BYTES) else end
+        at = end - _HEAD_BYTES + 1  # the bytes may end in the head of a record
 
 
 def record_after_hole(source: FileSource, file: MappedFile, hole: int) -> int | None:
