@@ -96,8 +96,8 @@ class PlantedShard:
         actions = (json.loads(line) for entry in self.entries(table) for line in entry.read_text().splitlines())
         return next(action["add"] for action in actions if action.get("add", {}).get("path") == path)
 
-    def set_position(self, app_id: str, value: int, table: str = COMMITLOG) -> None:
-        self.add_entry({"txn": {"appId": app_id, "version": value, "lastUpdated": 0}}, table=table)
+    def set_position(self, app_id: str, value: int, table: str = COMMITLOG, *, at_ms: int = 0) -> None:
+        self.add_entry({"txn": {"appId": app_id, "version": value, "lastUpdated": at_ms}}, table=table)
 
     # --- files ---
 

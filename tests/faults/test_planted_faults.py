@@ -100,6 +100,17 @@ def moved_position(app_id: str, by: int) -> Plant:
     return lambda at: at.set_position(app_id, (at.shard.positions().get(app_id) or 0) + by)
 
 
+def newer_by_days(queue: MessageQueue, days: int) -> Plant:
+    """The position of the queue's end has the right offset, and another time."""
+
+    def plant(at: PlantedShard) -> None:
+        positions, app_id = at.shard.positions(), max_id(queue)
+        at_ms = positions.updated_ms(app_id) + days * 86_400_000
+        at.set_position(app_id, positions.max_offset(queue), at_ms=at_ms)
+
+    return plant
+
+
 def record(action: str, change: Callable[[Row], Row]) -> Plant:
     return lambda at: at.rewrite_record(action, change)
 
@@ -316,6 +327,8 @@ FAULTS: dict[str, tuple[Plant, Problem]] = {
     ),
     "the end of a queue moved on": (moved_position(max_id(QUEUE), 3), Problem.QUEUE_END_DIFFERS),
     "the end of a queue moved back": (moved_position(max_id(QUEUE), -3), Problem.QUEUE_END_DIFFERS),
+    "a newest message of next month": (newer_by_days(SENT, 30), Problem.POSITION_NOT_RECORDED),
+    "a newest imported message of last month": (newer_by_days(QUEUE, -30), Problem.POSITION_NOT_RECORDED),
     "the first offset of a queue raised": (moved_position(min_id(QUEUE), 3), Problem.FIRST_OFFSET_DIFFERS),
     "the position of an import set back": (position(import_id(SHARD), 0), Problem.POSITION_NOT_RECORDED),
     "the position of an import moved forward": (moved_position(import_id(SHARD), 900), Problem.POSITION_NOT_RECORDED),

@@ -10,9 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rmq_store.commit.positions import max_id
 from rmq_store.lake.audit.finding import Finding, Problem
+from rmq_store.lake.read.message_search import quoted
 from rmq_store.lake.sql.sql import Ask
 from rmq_store.lake.table.imports import CONTINUES
+from rmq_store.message.message import MessageQueue
+from rmq_store.utils.times import format_time
 
 Row = Mapping[str, Any]
 
@@ -68,27 +72,38 @@ SELECT * FROM (
 
 _QUEUES = f"""
 SELECT q.shard, q.topic, q.broker_name, q.queue_id, coalesce(max_offset, 0) AS max_offset,
-    coalesce(p.value, 0) AS min_offset, first_base, last_end, current_end, coalesce(removed, FALSE) AS removed
+    coalesce(p.value, 0) AS min_offset, first_base, last_end, current_end, coalesce(removed, FALSE) AS removed,
+    coalesce(q.newest_ms, 0) AS newest_ms, written_ms, last_commit_id
 FROM (
     SELECT shard, topic, broker_name, queue_id, max(max_offset) AS max_offset, min(first_base) AS first_base,
-        max(last_end) AS last_end, max(current_end) AS current_end, bool_or(removed) AS removed
+        max(last_end) AS last_end, max(current_end) AS current_end, bool_or(removed) AS removed,
+        max(newest_ms) AS newest_ms, max(written_ms) AS written_ms, max(last_commit_id) AS last_commit_id
     FROM (
         SELECT shard, topic, broker_name, queue_id, value AS max_offset, NULL AS first_base, NULL AS last_end,
-            NULL AS current_end, FALSE AS removed
+            NULL AS current_end, FALSE AS removed, updated_ms AS newest_ms, NULL AS written_ms, NULL AS last_commit_id
         FROM positions WHERE kind = 'max'
         UNION ALL
         SELECT shard, topic, broker_name, queue_id, NULL, min(base_offset), max(end_offset),
-            max(CASE WHEN r.file IS NULL THEN end_offset END), FALSE
+            max(CASE WHEN r.file IS NULL THEN end_offset END), FALSE, NULL,
+            max_by(max_store_timestamp, CASE WHEN action <> 'compact' THEN end_offset END),
+            max_by(commit_id, CASE WHEN action <> 'compact' THEN end_offset END)
         FROM segments s LEFT JOIN (SELECT DISTINCT shard, file FROM ctl_replaced) r USING (shard, file)
         GROUP BY shard, topic, broker_name, queue_id
         UNION ALL
-        SELECT DISTINCT shard, topic, broker_name, queue_id, NULL, NULL, NULL, NULL, TRUE FROM ctl_removed
+        SELECT DISTINCT shard, topic, broker_name, queue_id, NULL, NULL, NULL, NULL, TRUE, NULL, NULL, NULL
+        FROM ctl_removed
     ) each
     GROUP BY shard, topic, broker_name, queue_id
 ) q
 LEFT JOIN {_FIRST} p ON p.shard = q.shard AND p.topic = q.topic AND p.broker_name = q.broker_name
     AND p.queue_id = q.queue_id
 """
+
+_TIMES = """
+SELECT shard, topic, broker_name, queue_id, commit_id, list(DISTINCT max_store_timestamp) AS times
+FROM segments WHERE commit_id IN ({commits}) GROUP BY ALL
+"""
+"""An import cuts a queue by days, and the times of its messages may go back: any of its segments may have set the time."""
 
 _DAYS = """
 SELECT DISTINCT f.shard, f.file FROM (
@@ -131,6 +146,7 @@ def segments(ask: Ask) -> Iterator[Finding]:
             yield _of_queue(row, Problem.MESSAGES_MISSING, row["begin_offset"], row["end_offset"])
     for row in queues:
         yield from of_queue(row, known)
+    yield from _times(queues, ask)
     for row in copies:
         yield Finding(
             shard=row["shard"],
@@ -197,6 +213,30 @@ def of_queue(row: Row, known: Known) -> Iterator[Finding]:
     last = max(row["current_end"] or 0, least)
     if last < min(most, end) and not known.explain(row, last, end):
         yield _of_queue(row, Problem.MESSAGES_MISSING, last, min(most, end))
+
+
+def _times(queues: Sequence[Row], ask: Ask) -> Iterator[Finding]:
+    """Queues of which the position has another time than that of the newest message. A commit does not write a message that
+    is older than it, and refuses a time that is ahead of the clock. The records of commits stay when retention removes the
+    message, so that they have its time. A queue that has no record of its end has none: ``of_queue`` says what is wrong."""
+    differing = {
+        (_key(row), row["last_commit_id"]): row
+        for row in queues
+        if row["last_end"] == row["max_offset"] and row["newest_ms"] != row["written_ms"]
+    }
+    commits = sorted({commit_id for _, commit_id in differing})
+    (times,) = ask((_TIMES.format(commits=", ".join(map(quoted, commits))),)) if commits else (None,)
+    of_commit = {(_key(row), row["commit_id"]): row["times"] for row in times.to_pylist()} if times else {}
+    for key, row in differing.items():
+        if row["newest_ms"] not in of_commit.get(key, ()):
+            name = max_id(MessageQueue(*(row[name] for name in _QUEUE)))
+            newest, written = (format_time(row[name]) for name in ("newest_ms", "written_ms"))
+            yield Finding(
+                shard=row["shard"],
+                problem=Problem.POSITION_NOT_RECORDED,
+                **{name: row[name] for name in _QUEUE},
+                detail=f"the time of the newest message: {newest}, by the commits {written} ({name})",
+            )
 
 
 def _of_queue(row: Row, problem: Problem, begin: int, end: int, file: str | None = None) -> Finding:
