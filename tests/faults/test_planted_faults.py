@@ -170,6 +170,18 @@ def null_in_the_log(at: PlantedShard) -> None:
     at.edit_add(imported_file(at), stats=json.dumps(stats))
 
 
+def nulls_by_the_log(kind: str, column: str, table: str = "commitlog") -> Plant:
+    """All values of a column are null by their number, and the least and the greatest value stay."""
+
+    def plant(at: PlantedShard) -> None:
+        file = at.files(table, kind)[0]
+        stats = json.loads(at.add_of(file, table)["stats"])
+        stats["nullCount"][column] = stats["numRecords"]
+        at.edit_add(file, table, stats=json.dumps(stats))
+
+    return plant
+
+
 def damaged_checkpoint(at: PlantedShard) -> None:
     (at.folder() / "_delta_log" / f"{3:020}.checkpoint.parquet").write_bytes(b"PAR1 no checkpoint PAR1")
     at.set_hint('{"version": 3}')
@@ -299,6 +311,12 @@ FAULTS: dict[str, tuple[Plant, Problem]] = {
     "another day of messages that were born here": (another_day("msg", newest=True), Problem.STATISTICS_DIFFER),
     "statistics of another topic in the log": (another_topic_in_the_log, Problem.STATISTICS_DIFFER),
     "a column that is null by the log": (null_in_the_log, Problem.STATISTICS_DIFFER),
+    "nulls in the record of a commit by the log": (nulls_by_the_log("ctl", "commit_id"), Problem.STATISTICS_DIFFER),
+    "nulls in messages by the log": (nulls_by_the_log("msg", "topic"), Problem.STATISTICS_DIFFER),
+    "nulls in a derived table by the log": (
+        nulls_by_the_log("", "group_name", "offsets"),
+        Problem.STATISTICS_DIFFER,
+    ),
     "the record of a commit taken out of the log": (record_taken_out, Problem.COMMIT_NOT_IN_LOG),
     "a shard without its entry": (without_entry, Problem.SHARD_NOT_NAMED),
     "a shard copied under another name": (nothing_more, Problem.SHARD_TWICE),

@@ -28,6 +28,7 @@ from rmq_store.utils.progress import Progress
 
 _PARALLEL_READS = 32
 _EVERY = 1000
+_NULL_COUNT = "null_count."
 
 _COLUMNS: Mapping[str, frozenset[str]] = {
     "msg": frozenset({"rel", "body"}),
@@ -139,31 +140,49 @@ def _end(root: Root, shard: str, file: _File) -> Finding | None:
         return report(problem=Problem.FILE_ROWS_DIFFER, detail=detail)
     if change:
         return report(problem=Problem.FILE_CHANGED, detail=change)
-    bounds = _bounds(metadata)
-    wrong = [column for column, pair in bounds.items() if not _contains(file.log, column, *pair)]
+    bounds, nulls = _bounds(metadata)
+    wrong = {column for column, pair in bounds.items() if not _contains(file.log, column, *pair)}
+    wrong |= {column for column, count in _null_counts(file.log).items() if nulls.get(column, count) != count}
     if not _is_of_its_day(file.log, bounds):
-        wrong.append("store_day")
+        wrong.add("store_day")
     if wrong:
         return report(problem=Problem.STATISTICS_DIFFER, detail=f"of {', '.join(sorted(wrong))}")
     return None
 
 
-def _bounds(metadata: pq.FileMetaData) -> dict[str, tuple[Any, Any]]:
-    """The least and the greatest value of each column of which all row groups have them."""
+def _bounds(metadata: pq.FileMetaData) -> tuple[dict[str, tuple[Any, Any]], dict[str, int]]:
+    """The least and the greatest value of each column of which all row groups have them, and the number of its nulls."""
     bounds: dict[str, tuple[Any, Any]] = {}
+    nulls: dict[str, int] = {}
     unknown: set[str] = set()
+    uncounted: set[str] = set()
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
         for index in range(group.num_columns):
             column = group.column(index)
             name, statistics = column.path_in_schema, column.statistics
+            if statistics is None or not statistics.has_null_count:
+                uncounted.add(name)
+            else:
+                nulls[name] = nulls.get(name, 0) + statistics.null_count
             if statistics is None or not statistics.has_min_max:
                 if statistics is None or statistics.null_count != column.num_values:
                     unknown.add(name)
                 continue
             least, greatest = bounds.get(name, (statistics.min, statistics.max))
             bounds[name] = min(least, statistics.min), max(greatest, statistics.max)
-    return {name: pair for name, pair in bounds.items() if name not in unknown}
+    return (
+        {name: pair for name, pair in bounds.items() if name not in unknown},
+        {name: count for name, count in nulls.items() if name not in uncounted},
+    )
+
+
+def _null_counts(log: pa.Table) -> dict[str, int]:
+    """How many nulls a file has by the log, in each column of which it says that. Engines leave a file out in whose column all
+    are null, whatever the least and the greatest value are."""
+    names = [name for name in log.column_names if name.startswith(_NULL_COUNT)]
+    counts = {name.removeprefix(_NULL_COUNT): log.column(name)[0].as_py() for name in names}
+    return {name: count for name, count in counts.items() if count is not None}
 
 
 def _contains(log: pa.Table, column: str, least: Any, greatest: Any) -> bool:
