@@ -94,13 +94,16 @@ def _sent_in(shard: Shard, request_id: str) -> list[Ctl]:
 
 
 def _shards_before(earlier: Mapping[str, Sequence[Ctl]]) -> Mapping[str, str]:
-    """The shard of each topic in an earlier attempt. The topic may be in others since; ``--shard`` is no part of a request."""
-    shards: dict[str, str] = {}
+    """The shard of each topic in an earlier attempt. The topic may be in others since; ``--shard`` is no part of a request. The
+    place of a part is where it is looked for: its record names another shard if folders were renamed since."""
+    places: dict[str, str] = {}
+    recorded: dict[str, str] = {}
     for name, ctls in earlier.items():
         for ctl in ctls:
-            whole = whole_of(ctl)
-            shards = (dict.fromkeys(ctl.parameter("topics"), name) if whole is None else dict(whole.shards)) | shards
-    return shards
+            places = dict.fromkeys(ctl.parameter("topics"), name) | places
+            if whole := whole_of(ctl):
+                recorded = dict(whole.shards) | recorded
+    return recorded | places
 
 
 def _shard_of(
