@@ -282,6 +282,11 @@ def is_born_here(broker_name: str) -> bool:
     return broker_name.startswith(_LAKE)
 
 
+def shard_of(broker_name: str) -> str | None:
+    """The shard whose local broker it is, or a lane of that; None for a broker's own name."""
+    return broker_name.removeprefix(_LAKE).partition("~")[0] if is_born_here(broker_name) else None
+
+
 def lake_message_id(commit_id: str, part: int, row: int) -> str:
     """The offset message id of a message born in the lake: RocketMQ's IPv6 form
     (``MessageDecoder#createMessageId``, rules 1.8), in which the host is the commit's id, the port the part, and the

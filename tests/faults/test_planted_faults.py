@@ -235,6 +235,31 @@ def other_levels(at: PlantedShard) -> None:
     at.entry.write_text(json.dumps({**document, "name": at.name, "delay_levels": [{"version": 1, "levels": "1s"}]}))
 
 
+def metadata(table: str = "commitlog", **values: Callable[[str], str]) -> Plant:
+    """Another text in the description of a table, in the entry that made it."""
+
+    def change(kind: str, action: Row) -> Row:
+        return {**action, **{k: v(action[k]) for k, v in values.items()}} if kind == "metaData" else action
+
+    return lambda at: at.edit_log(change, table)
+
+
+def column_type(column: str, type_: str, other: str) -> Callable[[str], str]:
+    before, after = (f'"name":"{column}","type":{one}' for one in (type_, other))
+
+    def change(schema: str) -> str:
+        assert before in schema
+        return schema.replace(before, after)
+
+    return change
+
+
+def other_id(at: PlantedShard) -> None:
+    """The entry of the shard has the id of its commit log."""
+    at.entry.write_text(json.dumps({"name": at.name, "commitlog": at.shard.commitlog.id}))
+    metadata(id=lambda _: "00000000-0000-4000-8000-000000000000")(at)
+
+
 def other_tools_may_write(at: PlantedShard) -> None:
     at.add_entry({"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}, table="offsets")
 
@@ -324,6 +349,24 @@ FAULTS: dict[str, tuple[Plant, Problem]] = {
     "an entry that names nothing": (empty_entry, Problem.DESCRIPTION_DIFFERS),
     "an entry that is nested too deeply": (nested_entry, Problem.DESCRIPTION_DIFFERS),
     "a protocol that lets other tools write": (other_tools_may_write, Problem.TABLE_PROPERTIES_DIFFER),
+    "a column of another type by the log": (
+        metadata(schemaString=column_type("queue_offset", '"long"', '"string"')),
+        Problem.TABLE_PROPERTIES_DIFFER,
+    ),
+    "an item of a list of another type by the log": (
+        metadata(schemaString=column_type("begin_offset", '"long"', '"integer"')),
+        Problem.TABLE_PROPERTIES_DIFFER,
+    ),
+    "a column of a derived table of another type by the log": (
+        metadata("consumequeue", schemaString=column_type("queue_id", '"integer"', '"long"')),
+        Problem.TABLE_PROPERTIES_DIFFER,
+    ),
+    "a column without nulls by the log": (
+        metadata(schemaString=column_type("rel", '"long","nullable":true', '"long","nullable":false')),
+        Problem.TABLE_PROPERTIES_DIFFER,
+    ),
+    "another id of the table": (other_id, Problem.TABLE_PROPERTIES_DIFFER),
+    "a shard under another name": (nothing_more, Problem.SHARD_ELSEWHERE),
     "a message file that is an archive by the log": (of_another_kind, Problem.FILE_OF_ANOTHER_KIND),
     "a damaged checkpoint": (damaged_checkpoint, Problem.CHECKPOINT_UNREADABLE),
     "a damaged hint at a checkpoint": (

@@ -268,10 +268,15 @@ def _check_newest(root: Root, now_ms: int) -> None:
 
 def commit_logs_found(root: Root) -> str:
     """Raises BadData with the damage of every commit log, or of every one that has not come as far as the tables that were
-    made from it, and CheckImpossible."""
+    made from it, or is in the folder of another shard, and CheckImpossible."""
 
     def newest(shard: Shard) -> str:
         version = shard.commitlog.version
+        if others := [name for name in shard.named_by_queues() if name != shard.name]:
+            raise BadData(
+                f"the folder {shard.name} has queues that were born in shard {', '.join(others)}: give each folder the name of "
+                "its shard again; 'rmq audit' names all that were renamed"
+            )
         for kind in KINDS:
             if table := _opened(shard, kind):
                 refuse_other_history(shard, table)

@@ -41,6 +41,7 @@ class Problem(StrEnum):
     # ``shards.py``: what was written once, when the store, a shard or a table was made.
     SHARD_NOT_NAMED = "shard not named"
     SHARD_TWICE = "shard twice"
+    SHARD_ELSEWHERE = "shard in another folder"
     DESCRIPTION_DIFFERS = "description differs"
     TABLE_PROPERTIES_DIFFER = "table properties differ"
     # ``files.py``: the files that the logs name.
@@ -155,6 +156,12 @@ ADVICE: Mapping[Problem, Advice] = {
         "all messages of the shard are in the store twice, and groups consume them twice",
         "Stop what writes to the store. Find out which of the two folders is the copy, and move it and its file in shards/ out "
         "of the store.",
+    ),
+    Problem.SHARD_ELSEWHERE: Advice(
+        "the folder has the tables of another shard: it was renamed, or two folders were exchanged, and new messages go to the "
+        "wrong one",
+        "Stop what writes to the store. Give each folder the name of the shard that the detail names, and audit again. What is "
+        "named then was stored meanwhile: restore both shards from a backup taken before.",
     ),
     Problem.DESCRIPTION_DIFFERS: Advice(
         "store.json or the entry of a shard was changed: retries may be due at other times than when they were written",

@@ -7,70 +7,135 @@ which rows a query reads, when a retry is due, and what other tools may do with 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
+
+import pyarrow as pa
 
 from rmq_store.errors import RmqError
 from rmq_store.lake.audit.finding import Finding, Problem
 from rmq_store.lake.commit.derived_tables import KINDS
 from rmq_store.lake.table.delta_entry import may_write
-from rmq_store.lake.table.delta_table import CONFIGURATION, LakeTable
+from rmq_store.lake.table.delta_table import CONFIGURATION, LakeTable, schema_text
 from rmq_store.lake.table.shard import SHARDS, Shard
-from rmq_store.lake.table.store import LakeStore, read_store, shard_entry, unnamed_shards
+from rmq_store.lake.table.store import TABLE_ID, LakeStore, read_store, shard_entry, unnamed_shards
+
+Entry = Mapping[str, Any]
+"""What a file in ``shards/`` has."""
 
 
 def shards(store: LakeStore) -> Iterator[Finding]:
-    """Shards without an entry, two shards that are one, and descriptions that were changed."""
+    """Shards without an entry, two shards that are one, tables in the folder of another shard, and descriptions that were
+    changed."""
     for name in unnamed_shards(store.root):
         yield Finding(
             shard=name, problem=Problem.SHARD_NOT_NAMED, detail=f"{SHARDS}/{name}.json is missing, the tables are there"
         )
     document = read_store(store.root)
+    entries = {shard.name: _read_entry(shard) for shard in store.shards()}
+    ids = {
+        name: str(entry[TABLE_ID])
+        for name, entry in entries.items()
+        if not isinstance(entry, str) and TABLE_ID in entry
+    }
+    named = {id_: name for name, id_ in ids.items()}
     first_of: dict[str, str] = {}
     for shard in store.shards():
-        yield from _entry(shard, document)
+        yield from _entry(shard, entries[shard.name], document)
         for name in ("commitlog", *(kind.name for kind in KINDS)):
             try:
                 table: LakeTable = getattr(shard, name)
             except (RmqError, OSError):
                 continue  # the audit of its files says so
-            yield from _settings(shard, name, table)
+            differs = name == "commitlog" and ids.get(shard.name, table.id) != table.id
+            yield from _settings(shard, name, table, ["its id"] if differs and table.id not in named else [])
             if name == "commitlog":
-                other = first_of.setdefault(_id(table), shard.name)
-                if other != shard.name:
-                    detail = f"its tables are those of shard {other}: one of the two folders is a copy"
+                yield from _of_another(shard, named.get(table.id) if differs else None)
+                first = first_of.setdefault(table.id, shard.name)
+                if first != shard.name:
+                    detail = f"its tables are those of shard {first}: one of the two folders is a copy"
                     yield Finding(shard=shard.name, problem=Problem.SHARD_TWICE, detail=detail)
 
 
-def _entry(shard: Shard, document: Mapping[str, Any]) -> Iterator[Finding]:
+def _read_entry(shard: Shard) -> Entry | str:
+    """The entry of a shard; a text says why it cannot be read."""
+    try:
+        entry = json.loads(shard.root.read(f"{SHARDS}/{shard.name}.json"))
+    except (ValueError, RecursionError) as error:
+        return str(error)
+    return entry if isinstance(entry, dict) else "it is no object"
+
+
+def _entry(shard: Shard, entry: Entry | str, document: Mapping[str, Any]) -> Iterator[Finding]:
     """``document``: ``store.json``."""
     name = f"{SHARDS}/{shard.name}.json"
-    try:
-        entry: dict[str, Any] = json.loads(shard.root.read(name))
-        expected = shard_entry(shard.name, document)
+    if isinstance(entry, str):
+        wrong = [entry]
+    else:
+        expected = shard_entry(shard.name, document, entry.get(TABLE_ID))  # the id is compared with the table
         levels = entry.get("delay_levels")
         if isinstance(levels, list):  # store.json may have newer versions than when the shard was made
             expected["delay_levels"] = expected["delay_levels"][: len(levels)]
         # The entry of an earlier version has the name only.
         wrong = [key for key in {"name", *entry} if entry.get(key) != expected.get(key)]
-    except (ValueError, AttributeError, RecursionError) as error:
-        wrong = [str(error)]
     if wrong:
         detail = f"{name}, beside store.json: {', '.join(sorted(wrong))}"
         yield Finding(shard=shard.name, problem=Problem.DESCRIPTION_DIFFERS, detail=detail)
 
 
-def _settings(shard: Shard, name: str, table: LakeTable) -> Iterator[Finding]:
-    """What the log says to other tools about the table."""
+def _of_another(shard: Shard, other: str | None) -> Iterator[Finding]:
+    """``other``: another shard whose entry has the id of this one's commit log. Entries of earlier versions have none, but
+    queues that were born here are named for their shard."""
+    names = [name for name in shard.named_by_queues() if name != shard.name]
+    facts = [f"its commit log is that of {SHARDS}/{other}.json"] if other else []
+    facts += [f"it has queues that were born in shard {name}" for name in names]
+    if facts:
+        yield Finding(shard=shard.name, problem=Problem.SHARD_ELSEWHERE, detail="; ".join(facts))
+
+
+# --- what the log says to other tools about a table ------------------------------------------------------------------
+
+
+def _settings(shard: Shard, name: str, table: LakeTable, changed: Sequence[str]) -> Iterator[Finding]:
+    """``changed``: what is known to differ."""
     view = table.log.view
-    changed = [] if may_write(view.protocol) else ["the writer features of its protocol"]
-    configuration = (view.metadata or {}).get("configuration") or {}
-    changed += [key for key, value in CONFIGURATION.items() if configuration.get(key) != value]
-    if changed:
+    metadata = view.metadata or {}
+    wrong = [*changed] if may_write(view.protocol) else [*changed, "the writer features of its protocol"]
+    configuration = metadata.get("configuration") or {}
+    wrong += [key for key, value in CONFIGURATION.items() if configuration.get(key) != value]
+    if metadata.get("partitionColumns") != table.partition_by:
+        wrong.append("its partition columns")
+    wrong += [f"column {column}" for column in _columns(table.schema, metadata)]
+    if wrong:
         yield Finding(
-            shard=shard.name, problem=Problem.TABLE_PROPERTIES_DIFFER, file=name, detail=f"of {', '.join(changed)}"
+            shard=shard.name, problem=Problem.TABLE_PROPERTIES_DIFFER, file=name, detail=f"of {', '.join(wrong)}"
         )
 
 
-def _id(table: LakeTable) -> str:
-    return str((table.log.view.metadata or {}).get("id"))
+def _columns(schema: pa.Schema, metadata: Mapping[str, Any]) -> list[str]:
+    """The columns that have another type by the log. Another version of this project may have made the table, with more columns
+    or fewer."""
+    expected, stored = _fields(_expected(schema)), _fields(json.loads(metadata["schemaString"]))
+    return [name for name, field in stored.items() if name in expected and not _is_same(field, expected[name])]
+
+
+@cache
+def _expected(schema: pa.Schema) -> Mapping[str, Any]:
+    document: Mapping[str, Any] = json.loads(schema_text(schema))
+    return document
+
+
+def _fields(struct: Mapping[str, Any]) -> dict[str, Any]:
+    return {field["name"]: field for field in struct["fields"]}
+
+
+def _is_same(stored: Any, expected: Any) -> bool:
+    """Whether two types of Delta's JSON, or fields, are the same in what both have."""
+    if not (isinstance(stored, dict) and isinstance(expected, dict)):
+        return bool(stored == expected)
+    if "fields" in stored and "fields" in expected:
+        ours = _fields(expected)
+        return all(_is_same(field, ours[name]) for name, field in _fields(stored).items() if name in ours)
+    keys = stored.keys() & expected.keys() - {"metadata"}
+    return stored.keys() == expected.keys() and all(_is_same(stored[key], expected[key]) for key in keys)

@@ -66,6 +66,11 @@ class LakeTable:
         self.log = DeltaLog(root, path, schema, self.partition_by)
         self._cache = FileCache(_CACHED_BYTES, _LONGEST_CACHED)
 
+    @property
+    def id(self) -> str:
+        """What the log says of which table it is: a UUID that was made with the table; "" where it has none."""
+        return str((self.log.view.metadata or {}).get("id") or "")
+
     @classmethod
     def open(cls, root: Root, path: str, schema: pa.Schema, partition_by: Sequence[str]) -> Self:
         """Raises StoreUnusable when there is no such table or the store does not answer, LogDamaged when its log is damaged."""

@@ -10,7 +10,7 @@ from functools import cached_property
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.commit.ctl import Action, Ctl, lane, local_broker
+from rmq_store.commit.ctl import Action, Ctl, lane, local_broker, shard_of
 from rmq_store.commit.decide import MAX_SKEW_MS, first_day
 from rmq_store.commit.positions import Positions
 from rmq_store.lake.table import tables
@@ -109,6 +109,12 @@ class Shard:
     def positions(self) -> Positions:
         """All positions as of the commit log's handle."""
         return self.commitlog.positions
+
+    def named_by_queues(self) -> list[str]:
+        """The shards in whose names the queues here were born, as of the commit log's handle, sorted. Only its own, unless the
+        folder has the tables of another shard."""
+        brokers = {queue.broker_name for queue in self.positions().all_queues()}
+        return sorted({name for broker in brokers if (name := shard_of(broker)) is not None})
 
     # --- ctl rows ---
 

@@ -27,6 +27,8 @@ _COMMITLOG = f"commitlog/{LOG_FOLDER}"
 """The folder of the commit log's entries, in that of a shard."""
 _MOST_NAMES = 1_000
 """So many names at the top level of the root are looked at for shards without an entry."""
+TABLE_ID = "commitlog"
+"""What an entry calls the id of the commit log's table."""
 _HOST = Host()
 _SHARD_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _ENTRY = re.compile(rf"{SHARDS}/({_SHARD_NAME.pattern})\.json")
@@ -134,7 +136,7 @@ class LakeStore:
         else:
             refuse_unnamed_shards(self.root)
         shard = Shard.create(self.root, name)
-        self.root.create_exclusively(entry, json.dumps(shard_entry(name, document)).encode())
+        self.root.create_exclusively(entry, json.dumps(shard_entry(name, document, shard.commitlog.id)).encode())
         return shard
 
 
@@ -183,10 +185,16 @@ def _refuse_other_folder(root: Root) -> None:
         )
 
 
-def shard_entry(name: str, document: Mapping[str, Any]) -> dict[str, Any]:
-    """The entry of a new shard. It repeats what its messages rely on of ``document``, which is ``store.json``; nothing reads it
-    but the audit."""
-    return {"name": name, "store_id": document["store_id"], "delay_levels": document["delay_levels"]}
+def shard_entry(name: str, document: Mapping[str, Any], table_id: Any) -> dict[str, Any]:
+    """The entry of a new shard. ``table_id``: that of its commit log, by which its folder is known. The rest repeats what its
+    messages rely on of ``document``, which is ``store.json``. Nothing reads it but the audit. Entries of earlier versions have
+    the name only, or no id."""
+    return {
+        "name": name,
+        "store_id": document["store_id"],
+        "delay_levels": document["delay_levels"],
+        TABLE_ID: table_id,
+    }
 
 
 def _named_shards(root: Root) -> list[str]:
