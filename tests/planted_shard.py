@@ -123,7 +123,7 @@ class PlantedShard:
 
     def alter_record(self, action: str, change: Callable[[Row], Row]) -> None:
         """Another record of the newest commit with an action, in the same file."""
-        file = self._record(action, oldest=False)
+        file = self.record(action)
         path = self.path(file)
         rows = pq.ParquetFile(path).read()
         pq.write_table(pa.Table.from_pylist([change(row) for row in rows.to_pylist()], rows.schema), path)
@@ -140,10 +140,11 @@ class PlantedShard:
 
     def rewrite_record(self, action: str, change: Callable[[Row], Row], *, oldest: bool = False) -> None:
         """Another record of the newest commit with an action, or of the oldest, and derived tables that agree with it."""
-        self.rewrite_rows(self._record(action, oldest), change)
+        self.rewrite_rows(self.record(action, oldest), change)
         rebuild(self.shard, Host())
 
-    def _record(self, action: str, oldest: bool) -> str:
+    def record(self, action: str, oldest: bool = False) -> str:
+        """The file with the record of the newest commit with an action, or of the oldest."""
         for file in self.files(kind="ctl")[:: 1 if oldest else -1]:
             if pq.ParquetFile(self.path(file)).read(["action"]).to_pylist() == [{"action": action}]:
                 return file

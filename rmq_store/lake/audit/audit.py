@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 from rmq_store.errors import RmqError
 from rmq_store.lake.audit.derived import TEXTS as of_derived_tables
@@ -22,13 +23,15 @@ from rmq_store.lake.audit.segments import segments
 from rmq_store.lake.audit.shards import shards
 from rmq_store.lake.read.message_search import quoted
 from rmq_store.lake.sql.sql import Ask, queries, snapshot_of
-from rmq_store.lake.table.shard import Shard
+from rmq_store.lake.table.shard import Shard, UnknownRecord
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.utils.progress import Progress
 
+T = TypeVar("T")
 Part = Callable[[LakeStore, Ask], Iterator[Finding]]
 
-_UNREADABLE = (RmqError, OSError, ValueError)
+_UNREADABLE = (RmqError, OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+"""A record that was changed raises what it happens to mean."""
 _VIEW = "SELECT * FROM audit"
 _PARTS: Mapping[str, Part] = {
     "positions": lambda store, ask: positions(ask),
@@ -46,7 +49,7 @@ def audit(store: LakeStore, progress: Progress | None = None) -> list[Finding]:
     findings += _tried(opened, None, "files", lambda store, _: files(store, progress=progress))
     with ExitStack() as stack:
         try:
-            ask = stack.enter_context(snapshot_of(opened, _TEXTS))
+            ask = passing_over(opened, findings, lambda: stack.enter_context(snapshot_of(opened, _TEXTS)))
         except _UNREADABLE:  # each part then reads only what it needs
             ask = None
         return [*findings, *(finding for name, part in _PARTS.items() for finding in _tried(opened, ask, name, part))]
@@ -55,15 +58,33 @@ def audit(store: LakeStore, progress: Progress | None = None) -> list[Finding]:
 def _tried(store: _OpenedStore, ask: Ask | None, name: str, part: Part) -> list[Finding]:
     """The findings of a part. Where it fails it is tried shard by shard, so that one damaged shard hides nothing of others.
     ``ask``: over a snapshot of all shards; None: each question opens its own."""
+    findings: list[Finding] = []
     try:
-        return list(part(store, ask or partial(queries, store)))
+        of_part = passing_over(store, findings, lambda: list(part(store, ask or partial(queries, store))))
+        return [*findings, *of_part]
     except _UNREADABLE as error:
         if len(store.opened) > 1:
-            return [finding for shard in store.opened for finding in _tried(_of(store, (shard,)), None, name, part)]
-        return [
-            Finding(shard=shard, problem=Problem.NOT_AUDITED, detail=f"{name}: {error}")
-            for shard in store.shard_names()
-        ]
+            of_shards = (_tried(_of(store, (shard,)), None, name, part) for shard in store.opened)
+            return [*findings, *(finding for several in of_shards for finding in several)]
+        detail = f"{name}: {error}"
+        of_shard = (Finding(shard=shard, problem=Problem.NOT_AUDITED, detail=detail) for shard in store.shard_names())
+        return [*findings, *of_shard]
+
+
+def passing_over(store: _OpenedStore, findings: list[Finding], read: Callable[[], T]) -> T:
+    """What ``read`` returns without the records of commits that are not understood, which become ``findings``. Raises as it."""
+    passed: set[tuple[str, str]] = set()
+    while True:
+        try:
+            return read()
+        except UnknownRecord as error:
+            if (error.shard, error.path) in passed:
+                raise
+            passed.add((error.shard, error.path))
+            (shard,) = store.shards(error.shard)
+            shard.pass_over_unknown(error.path)
+            file = f"commitlog/{error.path}"
+            findings.append(Finding(shard=shard.name, problem=Problem.NOT_AUDITED, file=file, detail=str(error)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

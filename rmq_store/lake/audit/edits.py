@@ -57,7 +57,7 @@ def edited_letters(commits: pa.Table, ranges: pa.Table) -> list[EditedLetters]:
     does not know are left out: their copies differ then."""
     edits: dict[str, MessageEdits] = {}
     for commit in commits.to_pylist():
-        with suppress(WrongUse):
+        with suppress(WrongUse, ValueError, TypeError, AttributeError, RecursionError):
             edits[commit["commit_id"]] = MessageEdits.of_parameter(json.loads(commit["parameters"]).get("edits"))
     letters: list[EditedLetters] = []
     for (commit_id, queue), rows in groupby(ranges.to_pylist(), key=lambda row: (row["commit_id"], queue_of_row(row))):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import ClassVar
 
 import numpy as np
@@ -114,9 +115,11 @@ def _expressions(ranges: pa.Table) -> tuple[list[Expression], Numbers]:
     pairs = ranges.select(["subscription", "topic"]).append_column("number", pa.array(np.arange(len(ranges))))
     of_range = np.full(len(ranges), _UNKNOWN, np.int64)
     for row in pairs.group_by(["subscription", "topic"]).aggregate([("number", "list")]).to_pylist():
-        of_range[row["number_list"]] = _number_of(
-            row["topic"], json.loads(row["subscription"]).get(row["topic"]), numbers
-        )
+        with suppress(
+            ValueError, TypeError, AttributeError, RecursionError
+        ):  # ``positions.py`` names a text that is no JSON
+            recorded = json.loads(row["subscription"]).get(row["topic"])
+            of_range[row["number_list"]] = _number_of(row["topic"], recorded, numbers)
     return list(numbers), of_range
 
 

@@ -329,7 +329,8 @@ def advice_for(findings: Iterable[Finding]) -> list[dict[str, str]]:
 
 
 def without_repeats(findings: Iterable[Finding]) -> list[Finding]:
-    """The findings, each file once for a kind of problem that concerns all of it: two parts read the ends of files."""
+    """The findings, each once, and each file once for a kind of problem that concerns all of it: two parts read the ends of
+    files, and the records of commits."""
     of_files: dict[tuple[str, str | None, str], Finding] = {}
     others: list[Finding] = []
     for finding in findings:
@@ -337,4 +338,4 @@ def without_repeats(findings: Iterable[Finding]) -> list[Finding]:
             of_files.setdefault((finding.shard, finding.file, finding.problem), finding)
         else:
             others.append(finding)
-    return [*of_files.values(), *others]
+    return [*of_files.values(), *dict.fromkeys(others)]

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from rmq_store.errors import RmqError
 from rmq_store.lake.audit import edits
-from rmq_store.lake.audit.audit import with_named_shards
+from rmq_store.lake.audit.audit import passing_over, with_named_shards
 from rmq_store.lake.audit.copies import compare_copies
 from rmq_store.lake.audit.file_content import (
     MESSAGE_KINDS,
@@ -96,8 +96,9 @@ def full(store: LakeStore, engine: Engine, progress: Progress | None = None) -> 
     report, store = FullReport([]), with_named_shards(store)
     try:
         texts = (_FILES, _SEGMENTS, Filters.QUERY, _LEAST, edits.COMMITS, edits.RANGES)
-        files, segments, ranges, least, redrives, redriven = queries(store, texts)
-    except (RmqError, OSError) as error:
+        answers = passing_over(store, report.findings, lambda: queries(store, texts))
+        files, segments, ranges, least, redrives, redriven = answers
+    except (RmqError, OSError, ValueError) as error:
         report.findings.append(Finding(shard="", problem=Problem.NOT_AUDITED, detail=f"contents of files: {error}"))
         return report
     sizes = {shard.name: _sizes(shard) for shard in store.shards()}

@@ -112,7 +112,7 @@ _COMPARED: Mapping[str, str] = {
 }
 
 _RARE = """
-SELECT shard, action, parameters FROM ctl WHERE action IN ('import', 'salvage', 'cutover', 'hand_back', 'retention')
+SELECT shard, action, commit_id, parameters FROM ctl WHERE action IN ('import', 'salvage', 'cutover', 'hand_back', 'retention')
 ORDER BY shard, read_version, commit_id
 """
 
@@ -133,6 +133,13 @@ SELECT shard, group_name, subscription, subscription_version FROM (
 ) s WHERE from_last = 1 AND subscription IS NOT NULL
 """
 
+_TEXTS_OF_SUBSCRIPTIONS = """
+SELECT shard, subscription, min(commit_id) AS commit_id, max(group_name) AS group_name FROM ctl
+WHERE subscription IS NOT NULL GROUP BY shard, subscription
+"""
+
+_ACTIONS = f"SELECT shard, commit_id, group_name, action FROM ctl WHERE action NOT IN {tuple(map(str, Action))}"
+
 _KINDS = (
     PositionKind.IMPORT,
     PositionKind.DIVERGED,
@@ -145,13 +152,25 @@ _STORED = f"SELECT shard, app_id, value FROM positions WHERE kind IN {tuple(map(
 _UNKNOWN = f"SELECT shard, app_id, value FROM positions WHERE kind NOT IN {tuple(map(str, PositionKind))}"
 
 
-TEXTS = (*_COMPARED.values(), _RARE, _SENDS, _SUBSCRIPTIONS, _STORED, _UNKNOWN)
+TEXTS = (
+    *_COMPARED.values(), _RARE, _SENDS, _SUBSCRIPTIONS, _TEXTS_OF_SUBSCRIPTIONS, _ACTIONS, _STORED, _UNKNOWN
+)  # fmt: skip
 """The statements of ``positions``."""
 
 
 def positions(ask: Ask) -> Iterator[Finding]:
     """The positions that are not what the commits made them."""
-    *compared, rare, sends, subscriptions, stored, unknown = (answer.to_pylist() for answer in ask(TEXTS))
+    *compared, rare, sends, subscriptions, texts, actions, stored, unknown = (
+        answer.to_pylist() for answer in ask(TEXTS)
+    )
+    for row in actions:
+        yield _not_understood(row, f"an action {row['action']!r}, which this version of rmq does not know")
+    for row in texts:
+        if parsed(row["subscription"]) is None:
+            yield _not_understood(row, "a subscription that is no JSON object, so that what it filtered is not known")
+    for row in rare:
+        if parsed(row["parameters"]) is None:
+            yield _not_understood(row, "parameters that are no JSON object")
     for what, rows in zip(_COMPARED, compared, strict=True):
         for row in rows:
             stored_, expected_ = (_shown(row.get("app_id") or "", row[name]) for name in ("stored", "expected"))
@@ -166,6 +185,20 @@ def positions(ask: Ask) -> Iterator[Finding]:
             )
     for row in unknown:
         yield _finding({"shard": row["shard"]}, f"{row['app_id']}: {row['value']}, of a kind that no commit sets")
+
+
+def parsed(text: str) -> dict[str, Any] | None:
+    """The object of a text of JSON; None: it is none."""
+    try:
+        value = json.loads(text)
+    except (ValueError, TypeError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _not_understood(row: Row, what: str) -> Finding:
+    detail = f"the record of commit {row['commit_id']} has {what}"
+    return Finding(shard=row["shard"], problem=Problem.NOT_AUDITED, group_name=row.get("group_name"), detail=detail)
 
 
 def _finding(row: Row, detail: str) -> Finding:
@@ -189,7 +222,9 @@ def _of_rare(rows: Sequence[Row]) -> Expected:
     expected: Expected = {}
     before: dict[tuple[str, str], str] = {}
     for row in rows:
-        shard, parameters = row["shard"], json.loads(row["parameters"])
+        shard, parameters = row["shard"], parsed(row["parameters"])
+        if parameters is None:
+            continue  # a finding of its own
         match Action(row["action"]):
             case Action.IMPORT | Action.SALVAGE if "range" in parameters:
                 name = parameters["broker_name"]

@@ -5,13 +5,13 @@ Nothing but the log is read for it: the segments in the records of commits, the 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from rmq_store.commit.positions import max_id
 from rmq_store.lake.audit.finding import Finding, Problem
+from rmq_store.lake.audit.positions import parsed
 from rmq_store.lake.read.message_search import quoted
 from rmq_store.lake.sql.sql import Ask
 from rmq_store.lake.table.imports import CONTINUES
@@ -187,8 +187,8 @@ def _known(imports: Sequence[Row]) -> Known:
     gaps: dict[Queue, list[tuple[int, int]]] = {}
     cuts: dict[Queue, int] = {}
     for row in imports:
-        parameters = json.loads(row["parameters"])
-        name = parameters.get("broker_name")
+        parameters = parsed(row["parameters"]) or {}
+        name = str(parameters.get("broker_name"))
         for topic, queue_id, begin, end, _ in parameters.get("queue_gaps") or ():
             gaps.setdefault((row["shard"], topic, name, queue_id), []).append((begin, end))
         for topic, queue_id, cut in (parameters.get(CONTINUES) or {}).get("cuts") or ():

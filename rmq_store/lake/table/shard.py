@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from rmq_store.commit.ctl import Action, Ctl, lane, local_broker, shard_of
 from rmq_store.commit.decide import MAX_SKEW_MS, first_day
 from rmq_store.commit.positions import Positions
+from rmq_store.errors import BadData, RmqError
 from rmq_store.lake.table import tables
 from rmq_store.lake.table.ctl_index import CtlIndex
 from rmq_store.lake.table.delta_log import NoTable
@@ -26,6 +27,15 @@ SHARDS = "shards"
 ABOUT_CLAIMS = (Action.CLAIM, Action.RENEW, Action.RELEASE)
 _IS_CTL = pc.field("partition.kind") == "ctl"
 _NEWEST_FILES = 4
+
+
+class UnknownRecord(BadData):
+    """The record of a commit is not understood. ``shard``, ``path``: the shard, and the file in its commit log."""
+
+    def __init__(self, text: str, shard: str, path: str) -> None:
+        super().__init__(text)
+        self.shard = shard
+        self.path = path
 
 
 class Shard:
@@ -225,7 +235,7 @@ class Shard:
         """The rows of some ctl files, in commit order."""
         missing = [path for path in paths if path not in self._read_before]
         for path, rows in zip(missing, self.commitlog.read_each(missing, tables.CTL.names), strict=True):
-            self.remember(path, tuple(map(tables.ctl_from_row, rows.to_pylist())))
+            self.remember(path, self._ctls_of(path, rows))
         ctls = [ctl for path in paths for ctl in self._read_before[path]]
         return sorted(ctls, key=lambda ctl: (ctl.read_version, ctl.commit_id))
 
@@ -235,15 +245,45 @@ class Shard:
         unread = [path for path in paths if path not in self._read_before]
         for path, rows in zip(unread, self.commitlog.read_each(unread, tables.CTL.names), strict=True):
             if rows.num_rows == 1:
-                self.remember(path, tuple(map(tables.ctl_from_row, rows.to_pylist())))
+                self.remember(path, self._ctls_of(path, rows))
             else:
-                ctls += map(tables.ctl_from_row, rows.filter(pc.equal(rows.column(column), value)).to_pylist())
+                ctls += self._ctls_of(path, rows.filter(pc.equal(rows.column(column), value)))
         kept = [ctl for path in paths for ctl in self._read_before.get(path, ())]
         return [*ctls, *(ctl for ctl in kept if getattr(ctl, column) == value)]
+
+    def _ctls_of(self, path: str, rows: pa.Table) -> tuple[Ctl, ...]:
+        """The commits of a file. Raises UnknownRecord."""
+        ctls, reasons = _understood(rows)
+        if reasons:
+            raise UnknownRecord(
+                f"{self.root.uri_of(self.commitlog.path)}/{path} has a record that this version of rmq does not know "
+                f"({reasons[0]}). If a newer version wrote it, use that one; otherwise restore the file from a backup",
+                self.name,
+                path,
+            )
+        return ctls
+
+    def pass_over_unknown(self, path: str) -> None:
+        """Keep only those commits of a file that are understood, for what looks for damage."""
+        (rows,) = self.commitlog.read_each([path], tables.CTL.names)
+        ctls, _ = _understood(rows)
+        self.remember(path, ctls)
 
     def remember(self, path: str, ctls: tuple[Ctl, ...]) -> None:
         """Keep the content of a ctl file. It never changes, so it is read at most once."""
         self._read_before[path] = ctls
+
+
+def _understood(rows: pa.Table) -> tuple[tuple[Ctl, ...], list[str]]:
+    """The commits of some rows, and what is wrong with the others."""
+    ctls: list[Ctl] = []
+    reasons: list[str] = []
+    for row in rows.to_pylist():
+        try:
+            ctls.append(tables.ctl_from_row(row))
+        except (RmqError, ValueError, TypeError, LookupError, AttributeError) as error:
+            reasons.append(f"commit {row['commit_id']}: {error}")
+    return tuple(ctls), reasons
 
 
 def _may_have(column: str, value: str) -> pc.Expression:

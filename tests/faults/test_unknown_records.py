@@ -1,0 +1,87 @@
+"""A record of a commit that cannot be understood, whatever the digest in its name, is a finding, and the rest is audited."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rmq_store.errors import BadData
+from rmq_store.lake.audit.audit import audit
+from rmq_store.lake.audit.finding import Finding, Problem, without_repeats
+from rmq_store.lake.audit.full import full
+from rmq_store.lake.commit.dispatch import dispatch
+from rmq_store.lake.sql.sql import query
+from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.store import LakeStore
+from rmq_store.lake.window.engine import LocalEngine
+from rmq_store.utils.host import Host
+from tests.lake_fixtures import small_store
+from tests.planted_shard import PlantedShard, Row
+
+SHARD = "broker-a"
+
+ENDS_FIRST = {"topic": "Orders", "broker_name": SHARD, "queue_id": 0, "begin_offset": 9, "end_offset": 3}
+
+RECORDS: dict[str, tuple[str, Row, str]] = {
+    "an unknown action": ("consume", {"action": "consumx"}, "'consumx' is not a valid Action"),
+    "a subscription that is no JSON": ("consume", {"subscription": "TAG:*"}, "a subscription that is no JSON object"),
+    "a subscription that is a list": ("consume", {"subscription": "[1]"}, "a subscription that is no JSON object"),
+    "an import with parameters that are no JSON": ("import", {"parameters": "{"}, "parameters that are no JSON object"),
+    "a range of consumed offsets that is none": ("consume", {"consumed": [ENDS_FIRST]}, "not a range of offsets"),
+    "an import without its parameters": ("import", {"parameters": None}, "parameters that are no JSON object"),
+}
+"""The action of the newest record that is changed, its other values, and what the audit says."""
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sound")
+    made = small_store(folder, [SHARD])
+    assert audit(made.store) == []
+    return folder
+
+
+def planted(sound: Path, root: Path, action: str, values: Row) -> LakeStore:
+    """The store with another record, a body that was changed, and a position that no commit set."""
+    shutil.copytree(sound, root)
+    at = PlantedShard(root, SHARD)
+    body = at.files(kind="msg")[0]
+    at.rewrite_rows(body, lambda row: row | {"body": b"other"})
+    (file,) = [at.record(action)]
+    at.rewrite_rows(file, lambda row: row | values)
+    at.set_position("zzz/ghost", 3)
+    return LakeStore.open(Root.parse(str(root)))
+
+
+def of_records(findings: list[Finding]) -> list[Finding]:
+    return [one for one in findings if one.problem == Problem.NOT_AUDITED]
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_it_is_one_finding_and_the_rest_is_audited(sound: Path, tmp_path: Path, name: str) -> None:
+    action, values, said = RECORDS[name]
+    store = planted(sound, tmp_path / "store", action, values)
+    findings = audit(store)
+    contents = full(store, LocalEngine(Host())).findings
+    (one,) = of_records(without_repeats([*findings, *contents]))
+    assert said in str(one.detail)
+    assert "zzz/ghost" in " ".join(str(one.detail) for one in findings)
+    assert Problem.BODY_DIFFERS in {one.problem for one in contents}
+
+
+def test_other_commands_name_the_file(sound: Path, tmp_path: Path) -> None:
+    store = planted(sound, tmp_path / "store", "consume", {"action": "consumx"})
+    with pytest.raises(BadData, match=r"/kind=ctl/\S+ has a record that this version of rmq does not know \(commit "):
+        query(store, "SELECT count(*) FROM windows")
+
+
+def test_a_record_that_the_table_commits_has_too_is_named(sound: Path, tmp_path: Path) -> None:
+    store = planted(sound, tmp_path / "store", "consume", {})
+    (shard,) = store.shards()
+    dispatch(shard, Host(), every_commit=True)
+    at = PlantedShard(tmp_path / "store", SHARD)
+    at.rewrite_rows(at.record("consume"), lambda row: row | {"action": "consumx"})
+    problems = {one.problem for one in audit(LakeStore.open(store.root))}
+    assert problems >= {Problem.NOT_AUDITED, Problem.POSITION_NOT_RECORDED}
