@@ -1,4 +1,4 @@
-"""A move of offsets whose request was committed before: what it may still do, and what its answer says.
+"""A move of offsets whose request was committed before, or that another move overtakes: what it may still do, and what it says.
 
 A move is one commit per shard, so a request that was cut is committed in some shards only. Its repetition does the rest, as if
 it had not been cut. It would not be as if where another move came in between: then the answer would show offsets that the
@@ -7,6 +7,8 @@ different requests.
 
 In a shard that has the request, the order of its log says what came after it. In one that lacks it, the times of the store
 must: the logs of two shards have no common order.
+
+While a move runs, the group's epoch in each of its shards says whether another move came: see ``refuse_overtaken``.
 """
 
 from __future__ import annotations
@@ -14,12 +16,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from rmq_store.admin.undo import MOVES, undone_sentence
+from rmq_store.admin.offset_moves import MoveRequest
+from rmq_store.admin.undo import MOVES, UndoRequest, undone_sentence
 from rmq_store.commit.ctl import Action, Ctl
-from rmq_store.errors import WrongUse
+from rmq_store.errors import StaleAttempt, WrongUse
 
 MOVING = (*MOVES, Action.CUTOVER, Action.HAND_BACK, Action.IMPORT)
 """What moves offsets of a group without a window: operators' actions on it, and those on a broker that has it."""
+
+_OF_BROKER = "a cut-over, a hand-back or an import under another name"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +46,33 @@ class Made:
 def came_after(ctl: Ctl, last_move: Ctl | None) -> str:
     """What has moved the group after a commit that is not its last move, in words. ``last_move``: the last of an operator in
     the shard, None: there is none."""
-    if last_move is None or (last_move.epoch or 0) <= (ctl.epoch or 0):
-        return "a cut-over, a hand-back or an import under another name"
+    return _moved_since(ctl.epoch or 0, last_move)
+
+
+def _moved_since(epoch: int, last_move: Ctl | None) -> str:
+    if last_move is None or (last_move.epoch or 0) <= epoch:
+        return _OF_BROKER
     return undone_sentence(last_move)
+
+
+def refuse_overtaken(request: MoveRequest, seen: int, last_move: Ctl | None, shard: str) -> None:
+    """Raise StaleAttempt for a move of a group whose epoch in the shard is not ``seen`` any more: each move raises it, and a
+    window does not.
+
+    ``seen``: what it was when the shards were looked at; of an undo that of the action to undo. ``last_move``: the last of an
+    operator in the shard as of now, None: there is none. A cut-over after an action to undo is left to ``undo_moves``.
+    """
+    by = _moved_since(seen, last_move)
+    if not isinstance(request, UndoRequest):
+        running, advice = str(request.action), "Look at that before you run it again"
+    elif by == _OF_BROKER:
+        return
+    else:
+        running = f"{request.action} of {request.undone.action} {request.undone.request_id}"
+        advice = "Run it again if that is to be undone"
+    raise StaleAttempt(
+        f"group {request.group} was moved in shard {shard} while this {running} ran: {by} came first. {advice}"
+    )
 
 
 def first_time(made: Iterable[Made]) -> int:

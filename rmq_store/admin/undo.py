@@ -14,7 +14,7 @@ from rmq_store.admin.move_sizes import not_kept
 from rmq_store.admin.offset_moves import move_proposal, need_reason, next_epoch
 from rmq_store.commit.ctl import Action, Actor, Ctl, Moved, Proposal, canonical_json
 from rmq_store.commit.positions import ABSENT, Positions, grp_id, off_id
-from rmq_store.errors import StaleAttempt, WrongUse
+from rmq_store.errors import WrongUse
 from rmq_store.message.message import MessageQueue
 from rmq_store.utils.suggestions import listed
 from rmq_store.utils.times import format_time
@@ -110,17 +110,6 @@ def undo_moves(positions: Positions, request: UndoRequest, shard: str) -> tuple[
             f"in {listed(removed, 3)}. Reset it instead: 'rmq reset --to-min', or --queue and --to-offset for single queues"
         )
     return moves
-
-
-def refuse_overtaken(request: UndoRequest, last_move: Ctl | None, shard: str) -> None:
-    """Raise StaleAttempt where another operator's move of the group came after the action: it was the last when it was chosen.
-    ``last_move``: that of an operator in the shard as of now, None: there is none."""
-    undone = request.undone
-    if last_move is not None and last_action((undone, last_move)) != undone:
-        raise StaleAttempt(
-            f"group {request.group} was moved in shard {shard} while this undo of {undone.action} {undone.request_id} ran: "
-            f"{undone_sentence(last_move)} came first. Run it again if that is to be undone"
-        )
 
 
 def _offset(value: int) -> int | None:

@@ -1,8 +1,10 @@
-"""Moves of offsets that were cut between two shards, and what their repetition still does."""
+"""Moves of offsets that were cut between two shards, or overtaken there, and what their repetition still does."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
+from contextvars import copy_context
 from dataclasses import replace
 from typing import Any
 
@@ -14,10 +16,11 @@ from rmq_store.broker_files.local_offsets import local_offsets_text
 from rmq_store.commit.ctl import Actor
 from rmq_store.lake.admin import offset_moves
 from rmq_store.lake.admin.offset_moves import move_in_all
+from rmq_store.lake.commit import commit as protocol
 from rmq_store.lake.table.shard import Shard
 from rmq_store.message.message import MessageQueue
 from rmq_store.utils.host import Host, day_of
-from tests.contract.rmq import TODAY, Rmq
+from tests.contract.rmq import TODAY, Answer, Rmq
 from tests.contract.test_cli_admin import TWO_SHARDS, in_two_shards, offsets_of_two
 from tests.contract.test_cli_undo import refused_rest
 
@@ -222,6 +225,78 @@ def test_an_id_that_another_shard_has_for_another_move_is_refused(two: Rmq) -> N
     assert two.json(*RESET, "--queue", "lake-b:0", "--to-min", *id_("R3"))["status"] == "committed"
 
 
+# --- another move in between ------------------------------------------------------------------------------------------
+
+AFTER_A, AT_B = ("6.settled", 1), ("4.decided", 2)
+"""Between the commits in a and b, and in the middle of the one in b."""
+
+
+@pytest.mark.parametrize(
+    ("move", "other", "step"),
+    [(move, "reset", AFTER_A) for move in (*MOVES, "undo")]
+    + [("reset", other, AFTER_A) for other in ("skip", "clone", "delete")]
+    + [(move, "reset", AT_B) for move in (*MOVES, "undo")],
+)
+def test_a_move_that_another_one_overtakes_between_two_shards_is_refused_in_the_second(
+    two: Rmq, move: str, other: str, step: tuple[str, int]
+) -> None:
+    two(*RESET, "--to-min", *id_("R0"))
+    command = (*(MOVES | {"undo": UNDO})[move], *id_("R1"))
+    answer, of_other = with_between(two, step, (*command, "--json"), (*BETWEEN[other], *id_("R2")))
+    assert (of_other.exit_code, answer.exit_code) == (0, 3), (of_other, answer)
+    document = answer.json()
+    assert (document["status"], document["error"]) == ("error", "StaleAttempt")
+    assert re.search(rf"\w+ {TODAY}-R2 of ana", document["message"])
+    if step == AFTER_A:
+        running = f"undo of reset {TODAY}-R0" if move == "undo" else BETWEEN[move][0].replace("skip", "reset")
+        assert f"group two was moved in shard b while this {running} ran" in document["message"]
+    of_both = dict(offsets_of_two(two))
+    assert of_both == ({} if other == "delete" else {"a": 3, "b": 1})
+    assert f"{TODAY}-R2" in refused_rest(two, *command)
+    assert two.json("audit")["audit"] == []
+
+
+@pytest.mark.parametrize("shard", [(), IN_B])
+def test_the_rest_of_a_move_is_not_done_where_another_one_overtakes_it(two: Rmq, shard: tuple[str, ...]) -> None:
+    two(*RESET, "--to-min", *id_("R1"), *IN_A)
+    move_offsets = offset_moves.move_offsets
+    others: list[Answer] = []
+
+    def overtaken(part: Shard, *arguments: Any) -> Any:
+        if part.name == "b" and not others:
+            others.append(Answer(1, "", ""))
+            others[:] = [copy_context().run(two, *RESET, "--to-max", *id_("R2"), *IN_B)]
+        return move_offsets(part, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(offset_moves, "move_offsets", overtaken)
+        answer = two(*RESET, "--to-min", *id_("R1"), *shard, "--json")
+    assert ([one.exit_code for one in others], answer.exit_code) == ([0], 3)
+    assert f"group two was moved in shard b while this reset ran: reset {TODAY}-R2 of ana" in answer.json()["message"]
+    assert dict(offsets_of_two(two)) == {"a": 0, "b": 1}
+
+
+def test_an_import_of_offsets_is_refused_where_a_move_overtakes_it(two: Rmq) -> None:
+    settings = two.folder / "consumers.toml"
+    settings.write_text(TWO_SHARDS.replace('engine = "local"', 'engine = "local"\nmessage_model = "BROADCASTING"'))
+    queues = {MessageQueue("Orders", f"lake-{shard}", 0): 0 for shard in "ab"}
+    (two.folder / "offsets.json").write_text(local_offsets_text(queues))
+    moving = ("offsets", "import", "offsets.json", "-g", "two@h1", "--reason", "x", *id_("R1"), "--json")
+    answer, _ = with_between(two, AFTER_A, moving, (*RESET, "-g", "two@h1", "--to-max", *id_("R2")))
+    assert (answer.exit_code, f"reset {TODAY}-R2 of ana" in answer.json()["message"]) == (3, True)
+    assert offsets_of_two(two, "two@h1") == [["a", 3], ["b", 1]]
+
+
+def test_a_window_or_a_redrive_between_two_shards_refuses_no_move(two: Rmq) -> None:
+    two(*RESET, "--to-min", *id_("R0"))
+    for other, number in ((WINDOW, 1), ((*REDRIVE, *IN_B), 2)):
+        command = (*MOVES["reset"], *id_(f"M{number}"))
+        answer, of_other = with_between(two, AFTER_A, (*command, "--json"), other)
+        assert (answer.exit_code, of_other.exit_code, answer.json()["status"]) == (0, 0, "committed"), answer
+        two(*WINDOW)
+    assert two.json("audit")["audit"] == []
+
+
 # --- help ------------------------------------------------------------------------------------------------------------
 
 
@@ -237,6 +312,31 @@ def cut_before_b(rmq: Rmq, *command: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(offset_moves, "move_offsets", killed)
         assert rmq(*command).exit_code == 130
+
+
+def with_between(
+    rmq: Rmq, step: tuple[str, int], command: Sequence[str], other: Sequence[str]
+) -> tuple[Answer, Answer]:
+    """The answers of a command, and of another one that runs when the first reaches a step."""
+    return between(rmq, step, lambda: rmq(*command), other)
+
+
+def between(rmq: Rmq, step: tuple[str, int], call: Callable[[], Any], other: Sequence[str]) -> tuple[Any, Answer]:
+    """What a call returns, and the answer of a command that runs when the call reaches a step for the n-th time."""
+    steps: list[str] = []
+    answers: list[Answer] = []
+
+    def on_step(name: str) -> None:
+        steps.append(name)
+        if not answers and (name, steps.count(name)) == step:
+            answers.append(Answer(1, "", ""))  # the command's own steps do not count
+            answers[:] = [copy_context().run(rmq, *other)]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(protocol, "on_step", on_step)
+        returned = call()
+    (answer,) = answers
+    return returned, answer
 
 
 def day_before(days: int) -> str:

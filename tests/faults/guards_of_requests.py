@@ -12,6 +12,7 @@ REDRIVE = "tests/contract/test_engines_redrive.py"
 CUT = "tests/contract/test_cli_cut_moves.py"
 REPEATED = "tests/unit/test_repeated_moves.py"
 UNDO = "tests/unit/test_undo.py"
+OF_UNDO = "tests/contract/test_cli_undo.py"
 DELETE = "tests/unit/test_delete_group.py"
 DELETE_REFUSED = "tests/contract/test_engines_delete.py"
 ONE_REQUEST = "tests/contract/test_engines_one_request.py"
@@ -145,8 +146,13 @@ REQUESTS = (
     ),
     Guard("admin.undo:refuse_other_undo", cases(UNDO, "the_rest_of_an_undo_undoes_the_same_action_or_nothing")),
     Guard(
-        "admin.undo:refuse_overtaken",
-        cases(UNDO, "an_undo_is_stale_where_a_later_move_of_an_operator_came_after_the_action"),
+        "admin.repeated_moves:refuse_overtaken",
+        cases(
+            REPEATED,
+            "a_move_is_stale_where_another_one_came_since_the_shards_were_looked_at",
+            "an_undo_is_stale_where_a_later_move_of_an_operator_came_after_the_action",
+        ),
+        (("elif by == _OF_BROKER", "elif False"),),
     ),
     Guard(
         "lake.admin.offset_moves:move_in_all",
@@ -154,8 +160,29 @@ REQUESTS = (
             CUT,
             "the_rest_of_an_undo_is_not_done_where_its_half_was_followed",
             "an_id_that_another_shard_has_for_another_move_is_refused",
+            "the_rest_of_a_move_is_not_done_where_another_one_overtakes_it",
+            "a_move_that_another_one_overtakes_between_two_shards_is_refused_in_the_second",
         ),
-        (("if len(requests) > 1 or others", "if len(requests) > 1"),),
+        (
+            ("if len(requests) > 1 or others", "if len(requests) > 1"),
+            ("seen.get(shard.name)", "None"),
+        ),
+    ),
+    Guard(
+        "lake.admin.offset_moves:move_offsets",
+        cases(CUT, "a_move_that_another_one_overtakes_between_two_shards_is_refused_in_the_second"),
+        (("_planned(shard, request, seen)", "_planned(shard, request)"),),
+    ),
+    Guard(
+        "lake.admin.offset_moves:_planned",
+        (
+            *cases(OF_UNDO, "an_undo_that_another_one_overtakes_after_its_choice_names_that_one"),
+            *cases(CUT, "a_move_that_another_one_overtakes_between_two_shards_is_refused_in_the_second"),
+        ),
+        (
+            ("seen is not None and _epoch(positions, request) != seen", "False"),
+            ("seen = request.undone.epoch or 0", "pass"),
+        ),
     ),
     Guard(
         "lake.admin.offset_moves:_refuse_rest",

@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from rmq_store.admin.repeated_moves import Made, came_after, first_time, later_move, refuse_rest
+from rmq_store.admin.repeated_moves import Made, came_after, first_time, later_move, refuse_overtaken, refuse_rest
+from rmq_store.admin.reset import ResetRequest, ResetTo
+from rmq_store.admin.undo import UndoRequest
 from rmq_store.commit.ctl import Action, Actor, Ctl, Moved
-from rmq_store.errors import WrongUse
+from rmq_store.errors import StaleAttempt, WrongUse
 from rmq_store.message.message import MessageQueue
 
 Q0 = MessageQueue("Orders", "broker-a", 0)
@@ -97,3 +99,29 @@ def test_what_came_after_is_the_last_move_of_an_operator_else_one_of_a_broker() 
 def test_the_answer_of_a_request_that_was_followed_has_a_note() -> None:
     assert DONE.notes == ()
     assert FOLLOWED.notes == ("these are the moves of that time: undo 2026-01-01-2 of ana came after them",)
+
+
+BEN = Actor("ben", "test")
+RESET = ResetRequest("orders", "Orders", ResetTo.MIN, request_id="2026-01-01-r", actor=BEN, reason="y")
+BROKERS = "a cut-over, a hand-back or an import under another name"
+
+
+@pytest.mark.parametrize(
+    ("last_move", "first"),
+    [(move(4), r"reset 2026-01-01-4 of ana at \S+ \(x\)"), (move(3), BROKERS), (move(2), BROKERS), (None, BROKERS)],
+)
+def test_a_move_is_stale_where_another_one_came_since_the_shards_were_looked_at(
+    last_move: Ctl | None, first: str
+) -> None:
+    with pytest.raises(StaleAttempt, match=f"orders was moved in shard b while this reset ran: {first} came first"):
+        refuse_overtaken(RESET, 3, last_move, "b")
+
+
+def test_an_undo_is_stale_where_a_later_move_of_an_operator_came_after_the_action() -> None:
+    undo = UndoRequest(group="orders", undone=move(3), request_id="2026-01-01-u", actor=BEN, reason="y")
+    for last_move in (None, move(2), move(3)):
+        refuse_overtaken(undo, 3, last_move, "b")
+    with pytest.raises(
+        StaleAttempt, match=r"this undo of reset 2026-01-01-3 ran: undo 2026-01-01-4 of ana .* came first"
+    ):
+        refuse_overtaken(undo, 3, move(4, Action.UNDO), "b")

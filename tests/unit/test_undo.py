@@ -6,10 +6,10 @@ from functools import partial
 
 import pytest
 
-from rmq_store.admin.undo import UndoRequest, chosen_actions, last_action, refuse_other_undo, refuse_overtaken
+from rmq_store.admin.undo import UndoRequest, chosen_actions, last_action, refuse_other_undo
 from rmq_store.commit.ctl import Action, Actor, Ctl, Moved
 from rmq_store.commit.positions import ABSENT, Positions, grp_id, max_id, min_id, off_id
-from rmq_store.errors import StaleAttempt, WrongUse
+from rmq_store.errors import WrongUse
 from rmq_store.message.message import MessageQueue
 from rmq_store.window.shard_view import ShardView
 
@@ -103,15 +103,6 @@ def test_after_windows_an_undo_is_refused_with_what_it_would_do(
         undone(reset, {Q0: now, Q1: 5})
     assert f"{again} of their messages consumed again, and skip {skipped}." in str(refusal.value)
     assert undone(reset, {Q0: now, Q1: 5}, force=True) == {Q0: (now, before), Q1: (5, 5)}
-
-
-def test_an_undo_is_stale_where_a_later_move_of_an_operator_came_after_the_action() -> None:
-    before, reset = action((Q0, 7, 5), epoch=2, id_="0"), action((Q0, 5, 0), epoch=3)
-    request = UndoRequest(group="orders", undone=reset, request_id="2026-01-01-u", actor=ANA, reason="x")
-    for last_move in (None, before, reset):
-        refuse_overtaken(request, last_move, "broker-a")
-    with pytest.raises(StaleAttempt, match=r"undo 2026-01-01-b of ana .* came first"):
-        refuse_overtaken(request, action((Q0, 0, 5), kind=Action.UNDO, epoch=4, id_="b"), "broker-a")
 
 
 @pytest.mark.parametrize(

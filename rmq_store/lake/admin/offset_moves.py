@@ -10,11 +10,19 @@ from dataclasses import replace
 
 from rmq_store.admin.move_sizes import move_notes
 from rmq_store.admin.offset_moves import MoveReport, MoveRequest, commit_elsewhere, earlier_commit, move_report
-from rmq_store.admin.repeated_moves import MOVING, Made, came_after, first_time, later_move, refuse_rest
+from rmq_store.admin.repeated_moves import (
+    MOVING,
+    Made,
+    came_after,
+    first_time,
+    later_move,
+    refuse_overtaken,
+    refuse_rest,
+)
 from rmq_store.admin.reset import ResetRequest, ResetTo
-from rmq_store.admin.undo import MOVES, UndoRequest, is_last_move, refuse_overtaken
+from rmq_store.admin.undo import MOVES, UndoRequest, is_last_move
 from rmq_store.commit.ctl import Action, Ctl, Moved
-from rmq_store.commit.positions import Positions
+from rmq_store.commit.positions import Positions, grp_id
 from rmq_store.commit.request import Status
 from rmq_store.errors import StaleAttempt
 from rmq_store.lake.admin.last_action import last_action_in
@@ -37,7 +45,8 @@ def move_in_all(
     every: Sequence[Shard] = (),
 ) -> list[MoveReport]:
     """Carry out a request in several shards, with a commit in each. All are checked before the first commit: when one shard
-    refuses its part, nothing is moved in the others either.
+    refuses its part, nothing is moved in the others either. Each commit expects that no other move of the group came since the
+    check: two moves at once would else leave the group at the offsets of one in some shards, and of the other in the rest.
 
     ``every``: all shards of the store, in which the request may have been committed before; none for a new request. Raises the
     errors of ``move_offsets``, and WrongUse when the request is committed in some shards and not in one of ``requests``, and
@@ -45,8 +54,11 @@ def move_in_all(
     """
     named = {shard.name for shard, _ in requests}
     others = [shard for shard in every if shard.name not in named]
+    seen: dict[str, int] = {}
     if len(requests) > 1 or others:  # else it is checked by its own move
         made = {shard.name: _made(shard, request) for shard, request in requests}
+        # As of these looks, which all come before the first commit: of two moves that overlap, a shard refuses one.
+        seen = {shard.name: _epoch(shard.positions(), request) for shard, request in requests}
         rest = [(shard, request) for shard, request in requests if made[shard.name] is None]
         if rest:
             _, request = rest[0]
@@ -54,12 +66,14 @@ def move_in_all(
             _refuse_rest([shard for shard, _ in rest], request, made)
         for shard, request in rest if len(requests) > 1 else ():
             _planned(shard, request)
-    return [move_offsets(shard, request, host, settings) for shard, request in requests]
+    return [move_offsets(shard, request, host, settings, seen.get(shard.name)) for shard, request in requests]
 
 
-def move_offsets(shard: Shard, request: MoveRequest, host: Host, settings: GroupSettings | None = None) -> MoveReport:
+def move_offsets(
+    shard: Shard, request: MoveRequest, host: Host, settings: GroupSettings | None = None, seen: int | None = None
+) -> MoveReport:
     """Carry out the request in one shard. ``settings``: those of the group, None when there are none; they say where it starts,
-    from which a dry run counts.
+    from which a dry run counts. ``seen``: the epoch that the group must still have; None: any.
 
     Raises the WrongUse of ``request.moves``, StaleAttempt as ``refuse_overtaken`` and the errors of ``commit``. After
     StaleAttempt, when a window committed in between, the same request can be run again.
@@ -67,7 +81,7 @@ def move_offsets(shard: Shard, request: MoveRequest, host: Host, settings: Group
     started_ms = host.now_ms()
     if made := _made(shard, request):
         return _made_before(shard, made)
-    positions, moves = _planned(shard, request)
+    positions, moves = _planned(shard, request, seen)
     proposal = request.proposal(host.new_commit_id(), positions, moves)
     notes = (*_time_notes(shard, request, started_ms), *move_notes(positions, moves))
     if request.dry_run:
@@ -112,14 +126,20 @@ def _made_before(shard: Shard, made: Made) -> MoveReport:
     return replace(move_report(Status.ALREADY_COMMITTED, shard.name, made.ctl), notes=made.notes)
 
 
-def _planned(shard: Shard, request: MoveRequest) -> tuple[Positions, tuple[Moved, ...]]:
-    """The moves of the request, and the positions that they were planned from. Raises WrongUse, and StaleAttempt for an undo of
-    an action that another operator's has followed since it was chosen."""
+def _planned(shard: Shard, request: MoveRequest, seen: int | None = None) -> tuple[Positions, tuple[Moved, ...]]:
+    """The moves of the request, and the positions that they were planned from. ``seen``: as in ``move_offsets``. Raises
+    WrongUse, and StaleAttempt where another move of the group came since, or since the action of an undo."""
     refuse_other_history(shard, shard.consumequeue)
     positions = shard.positions()
-    if isinstance(request, UndoRequest) and not is_last_move(request.undone, positions):
-        refuse_overtaken(request, last_action_in(shard, request.group, MOVES), shard.name)
+    if isinstance(request, UndoRequest):
+        seen = request.undone.epoch or 0
+    if seen is not None and _epoch(positions, request) != seen:  # what is equal here is what the proposal expects
+        refuse_overtaken(request, seen, last_action_in(shard, request.group, MOVES), shard.name)
     return positions, request.moves(ShardLookup(shard), positions)
+
+
+def _epoch(positions: Positions, request: MoveRequest) -> int:
+    return positions.get(grp_id(request.group)) or 0
 
 
 def _time_notes(shard: Shard, request: MoveRequest, now_ms: int) -> list[str]:
