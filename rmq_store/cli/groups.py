@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from rmq_store.cli.command import add_command
-from rmq_store.cli.common import check_group, new_request, open_store, optional_settings
+from rmq_store.cli.common import check_group, new_request, open_store, optional_settings, shards_of_request
 from rmq_store.cli.offsets import PANEL
 from rmq_store.cli.options import GroupChangeOptions, GroupOption
 from rmq_store.cli.output import Output
@@ -52,7 +52,8 @@ def delete_group(*, group: GroupOption, options: GroupChangeOptions) -> None:
         dry_run=dry_run,
     )
     check_group(store, group, optional_settings(options.settings))
-    reports = delete_in(store.shards(options.shard), request, host)
+    chosen, every = shards_of_request(store, options)
+    reports = delete_in(chosen, request, host, every=every)
     moves = [_move(report.shard, move) for report in reports for move in report.moves]
     waiting = sum(map(waiting_of, reports), Waiting())
     void = sum(move["becomes"] == "void" for move in moves)

@@ -233,15 +233,15 @@ AFTER_A, AT_B = ("6.settled", 1), ("4.decided", 2)
 
 @pytest.mark.parametrize(
     ("move", "other", "step"),
-    [(move, "reset", AFTER_A) for move in (*MOVES, "undo")]
+    [(move, "reset", AFTER_A) for move in (*MOVES, "undo", "delete")]
     + [("reset", other, AFTER_A) for other in ("skip", "clone", "delete")]
-    + [(move, "reset", AT_B) for move in (*MOVES, "undo")],
+    + [(move, "reset", AT_B) for move in (*MOVES, "undo", "delete")],
 )
 def test_a_move_that_another_one_overtakes_between_two_shards_is_refused_in_the_second(
     two: Rmq, move: str, other: str, step: tuple[str, int]
 ) -> None:
     two(*RESET, "--to-min", *id_("R0"))
-    command = (*(MOVES | {"undo": UNDO})[move], *id_("R1"))
+    command = (*(MOVES | {"undo": UNDO, "delete": DELETE})[move], *id_("R1"))
     answer, of_other = with_between(two, step, (*command, "--json"), (*BETWEEN[other], *id_("R2")))
     assert (of_other.exit_code, answer.exit_code) == (0, 3), (of_other, answer)
     document = answer.json()
@@ -249,7 +249,7 @@ def test_a_move_that_another_one_overtakes_between_two_shards_is_refused_in_the_
     assert re.search(rf"\w+ {TODAY}-R2 of ana", document["message"])
     if step == AFTER_A:
         running = f"undo of reset {TODAY}-R0" if move == "undo" else BETWEEN[move][0].replace("skip", "reset")
-        assert f"group two was moved in shard b while this {running} ran" in document["message"]
+        assert f"group two was moved in shard b while this {running.removesuffix('-group')} ran" in document["message"]
     of_both = dict(offsets_of_two(two))
     assert of_both == ({} if other == "delete" else {"a": 3, "b": 1})
     assert f"{TODAY}-R2" in refused_rest(two, *command)
@@ -287,13 +287,26 @@ def test_an_import_of_offsets_is_refused_where_a_move_overtakes_it(two: Rmq) -> 
     assert offsets_of_two(two, "two@h1") == [["a", 3], ["b", 1]]
 
 
-def test_a_window_or_a_redrive_between_two_shards_refuses_no_move(two: Rmq) -> None:
+@pytest.mark.parametrize("move", ["reset", "delete"])
+def test_a_window_or_a_redrive_between_two_shards_refuses_no_move(two: Rmq, move: str) -> None:
     two(*RESET, "--to-min", *id_("R0"))
     for other, number in ((WINDOW, 1), ((*REDRIVE, *IN_B), 2)):
-        command = (*MOVES["reset"], *id_(f"M{number}"))
+        command = (*(DELETE if move == "delete" else MOVES[move]), *id_(f"M{number}"))
         answer, of_other = with_between(two, AFTER_A, (*command, "--json"), other)
         assert (answer.exit_code, of_other.exit_code, answer.json()["status"]) == (0, 0, "committed"), answer
         two(*WINDOW)
+    assert two.json("audit")["audit"] == []
+
+
+def test_a_delete_that_a_clone_overtakes_leaves_all_of_the_clone(two: Rmq) -> None:
+    answer, clone = with_between(two, AFTER_A, (*DELETE, *id_("D1"), "--json"), (*CLONE, *id_("C1")))
+    assert (answer.exit_code, clone.exit_code) == (3, 0)
+    document = answer.json()
+    assert f"group two was moved in shard b while this delete ran: clone {TODAY}-C1 of ana" in document["message"]
+    assert offsets_of_two(two) == [["a", 3], ["b", 1]]
+    for shard in ((), IN_B):
+        assert f"clone {TODAY}-C1 of ana" in refused_rest(two, *DELETE, *id_("D1"), *shard)
+    assert two.json(*DELETE, *id_("D2"))["shards"] == ["a", "b"]
     assert two.json("audit")["audit"] == []
 
 

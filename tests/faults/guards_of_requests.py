@@ -197,6 +197,11 @@ REQUESTS = (
         ),
     ),
     Guard(
+        "lake.admin.delete_group:delete_group",
+        cases(CUT, "a_delete_that_a_clone_overtakes_leaves_all_of_the_clone"),
+        (("every=every", "every=()"),),
+    ),
+    Guard(
         "lake.admin.undo:actions_to_undo",
         cases(CUT, "a_shard_in_which_the_undone_action_never_happened_is_no_rest"),
         (("(*every, *shards)", "shards"),),

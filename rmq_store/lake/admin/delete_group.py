@@ -9,20 +9,24 @@ from rmq_store.admin.delete_group import MADE_AGAIN, DeleteGroupRequest, is_gone
 from rmq_store.admin.offset_moves import MoveReport
 from rmq_store.commit.ctl import Action
 from rmq_store.commit.request import Status
-from rmq_store.lake.admin.offset_moves import move_offsets
+from rmq_store.lake.admin.offset_moves import move_in_all
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.window.plan import ShardLookup
 from rmq_store.utils.host import Host
 
 
-def delete_group(shards: Sequence[Shard], request: DeleteGroupRequest, host: Host) -> list[MoveReport]:
+def delete_group(
+    shards: Sequence[Shard], request: DeleteGroupRequest, host: Host, *, every: Sequence[Shard] = ()
+) -> list[MoveReport]:
     """Delete the group in every shard that has something of it, or in which this request has deleted it before.
 
-    Raises WrongUse when there is no such shard, and the errors of ``move_offsets``. After an error, the same request run
-    again reports what was deleted before it. A group that windows have made again since is left alone there, with a note.
+    ``every``: see ``move_in_all``. Raises WrongUse when there is no such shard, and the errors of ``move_in_all``. After an
+    error, the same request run again reports what was deleted before it. A group that windows have made again since is left
+    alone there, with a note.
     """
     concerned = [shard for shard in shards if _is_concerned(shard, request)] or shards[:1]  # the first one raises
-    return [_noted(shard, move_offsets(shard, request, host)) for shard in concerned]
+    reports = move_in_all([(shard, request) for shard in concerned], host, every=every)
+    return [_noted(shard, report) for shard, report in zip(concerned, reports, strict=True)]
 
 
 def _noted(shard: Shard, report: MoveReport) -> MoveReport:
