@@ -353,7 +353,8 @@ class Store:
 
         ``to``: a ``datetime`` (the first message stored at or after it), an offset, "min" (the first readable message) or
         "max" (the end). ``queues``: empty means all queues of the topic. ``reason`` is recorded; it may be empty only for a
-        ``dry_run``. Raises WrongUse.
+        ``dry_run``. Raises WrongUse, and StaleAttempt where another move of the group came first. What was moved in some
+        shards before an error stays: the error's ``reports``.
         """
         target, value = _target(to)
         request = ResetRequest(
@@ -385,7 +386,7 @@ class Store:
         which does the action again. A report for each shard that has the action.
 
         ``force``: also when windows were committed in its queues since. ``reason`` is recorded; it may be empty only for a
-        ``dry_run``. Raises WrongUse, also for an action that cannot be undone.
+        ``dry_run``. Raises WrongUse, also for an action that cannot be undone, and StaleAttempt, as ``reset`` does.
         """
         need_group(self.lake, group)
         request_id = request_id_of(request_id, "undo", self.host)

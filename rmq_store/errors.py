@@ -36,6 +36,9 @@ class RmqError(Exception):
 
     exit_code = 1
     """What the command line returns for it."""
+    reports: tuple[Any, ...] = ()
+    """What the call had done before the error: of a move of offsets a ``MoveReport`` for each shard that has it. The text of
+    the error names these shards."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Text and fields, for pickle: an ``__init__`` may take other arguments than the text."""

@@ -15,7 +15,7 @@ from rmq_store.admin.move_sizes import Direction, MoveSize
 from rmq_store.commit.ctl import Action, Actor, Ctl, Moved, Proposal
 from rmq_store.commit.positions import ABSENT, Positions, grp_id, min_id, off_id, pas_id
 from rmq_store.commit.request import Status, refuse_other_request
-from rmq_store.errors import WrongUse
+from rmq_store.errors import RmqError, WrongUse
 from rmq_store.window.shard_view import ShardView
 
 
@@ -145,6 +145,19 @@ def move_report(status: Status, shard: str, ctl: Ctl, warnings: tuple[str, ...] 
         parameters=ctl.parameters,
         warnings=warnings,
     )
+
+
+def add_reports(error: RmqError, action: Action, reports: Iterable[MoveReport]) -> None:
+    """Have an error say what the move that it ended had done before, in other shards: in its ``reports`` and at the end of its
+    text. Nothing of a dry run, which has done nothing."""
+    before = tuple(report for report in reports if report.status != Status.DRY_RUN)
+    if before:
+        names = ", ".join(report.shard for report in before)
+        text = (
+            f"{str(error).removesuffix('.')}. Before that the {action} was done in shard {names}, and that stays: the same "
+            "request, run again, does the rest unless another move of the group came after it"
+        )
+        error.reports, error.args = before, (text,)
 
 
 def next_epoch(positions: Positions, group: str) -> int:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from rmq_store.cli.command import add_command
 from rmq_store.cli.common import check_group, new_request, open_store, optional_settings, shards_of_request
+from rmq_store.cli.offset_moves import moving
 from rmq_store.cli.offsets import PANEL
 from rmq_store.cli.options import GroupChangeOptions, GroupOption
 from rmq_store.cli.output import Output
@@ -17,6 +19,7 @@ from rmq_store.message.message_const import dlq_topic
 from rmq_store.utils.host import Host
 
 if TYPE_CHECKING:
+    from rmq_store.admin.offset_moves import MoveReport
     from rmq_store.commit.ctl import Moved
 
 
@@ -53,30 +56,34 @@ def delete_group(*, group: GroupOption, options: GroupChangeOptions) -> None:
     )
     check_group(store, group, optional_settings(options.settings))
     chosen, every = shards_of_request(store, options)
-    reports = delete_in(chosen, request, host, every=every)
-    moves = [_move(report.shard, move) for report in reports for move in report.moves]
-    waiting = sum(map(waiting_of, reports), Waiting())
-    void = sum(move["becomes"] == "void" for move in moves)
-    status = overall(report.status for report in reports)
-    would = "would be" if status == Status.DRY_RUN else "are"
-    notes = [f"shard {report.shard}: {note}" for report in reports for note in report.notes]
-    for note in notes:
-        output.note(note)
-    output.table(moves, list(_MOVE), "the group has no offsets in this store")
-    output.answer(
-        {
-            "status": status,
+
+    def answer(reports: Sequence[MoveReport]) -> dict[str, Any]:
+        return {
+            "status": overall(report.status for report in reports),
             "group": group,
             "request_id": request.request_id,
             "shards": [report.shard for report in reports],
-            "offsets": moves,
-            "notes": notes,
+            "offsets": [_move(report.shard, move) for report in reports for move in report.moves],
+            "notes": [f"shard {report.shard}: {note}" for report in reports for note in report.notes],
             "warnings": [warning for report in reports for warning in report.warnings],
-        }
-        | waiting.parameters(),
+        } | sum(map(waiting_of, reports), Waiting()).parameters()
+
+    def table(of: dict[str, Any]) -> None:
+        output.table(of["offsets"], list(_MOVE), "the group has no offsets in this store")
+
+    with moving(answer, table) as finished:
+        reports = delete_in(chosen, request, host, every=every, finished=finished)
+    whole = answer(reports)
+    void = sum(move["becomes"] == "void" for move in whole["offsets"])
+    would = "would be" if whole["status"] == Status.DRY_RUN else "are"
+    for note in whole["notes"]:
+        output.note(note)
+    table(whole)
+    output.answer(
+        whole,
         f"offsets that {would} void: {void:,}",
-        f"retries that {would} dropped: {waiting.retries:,} in retry queues, {waiting.delayed:,} still delayed",
-        f"dead letters that stay in {dlq_topic(group)}: {waiting.dead_letters:,}",
+        f"retries that {would} dropped: {whole['retries']:,} in retry queues, {whole['delayed']:,} still delayed",
+        f"dead letters that stay in {dlq_topic(group)}: {whole['dead_letters']:,}",
         f"request: {request.request_id}",
     )
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rmq_store.cli.output import Output
+from rmq_store.cli.common import COMMITTED
+from rmq_store.cli.output import AnswerNotWritten, Output
 from rmq_store.commit.positions import ABSENT
 from rmq_store.commit.request import Status, overall
 
@@ -24,36 +27,81 @@ def states_before(shards: Sequence[Shard], group: str, settings: GroupSettings |
     return {shard.name: state_before(shard, group, settings) for shard in shards}
 
 
-def show_moves(
-    output: Output, reports: Sequence[MoveReport], before: Mapping[str, StateBefore], request: dict[str, Any]
-) -> None:
-    """Print the answer of a move. ``request``: its own keys of the JSON answer, like the group."""
-    moves = []
-    for report in reports:
-        sizes = {size.queue: size for size in report.sizes}
-        moves += [_move(report.shard, move, before[report.shard], sizes.get(move.queue)) for move in report.moves]
-    more = sum(move["messages"] or 0 for move in moves)
-    first = sum(move["messages"] is None and move["to_offset"] is not None for move in moves)
-    status = overall(report.status for report in reports)
-    request_id = reports[0].request_id
-    is_dry = status == Status.DRY_RUN
-    bytes_ = sum(move["bytes"] or 0 for move in moves)
-    columns = [*_MOVE, "bytes"] if is_dry else list(_MOVE)
-    notes = [f"shard {report.shard}: {note}" for report in reports for note in report.notes]
-    for note in notes:
-        output.note(note)
-    output.table([move | {"messages": _messages_text(move)} for move in moves], columns)
-    output.answer(
-        {"status": status}
-        | request
-        | {"request_id": request_id, "moves": moves, "messages": more}
-        | ({"bytes": bytes_} if is_dry else {})
-        | {"notes": notes}
-        | {"warnings": [warning for report in reports for warning in report.warnings]},
-        f"in all: {_more_or_less(more)}" + (f", {first} queues had no offset" if first else ""),
-        *([f"bytes of bodies: {bytes_:,}"] if is_dry else []),
-        f"request: {request_id}",
-    )
+@contextmanager
+def moving(
+    answer: Callable[[Sequence[MoveReport]], dict[str, Any]], show: Callable[[dict[str, Any]], None]
+) -> Iterator[Callable[[MoveReport], None]]:
+    """For the time that a move runs; yields its ``finished``. Where an error ends it, what was done before is in the JSON of
+    the error, as in that of a success, and as text above it.
+
+    ``answer``: of reports, as JSON. ``show``: prints the table of such an answer.
+    """
+    ended: list[MoveReport] = []
+
+    def finished(report: MoveReport) -> None:
+        if report.status != Status.DRY_RUN:
+            ended.append(report)
+
+    COMMITTED.set(lambda: answer(ended) if ended else {})
+    try:
+        yield finished
+    except BaseException:  # also Ctrl-C
+        if ended:
+            with suppress(AnswerNotWritten):  # the error says more
+                show(answer(ended))
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """The answer of a move."""
+
+    output: Output
+    before: Mapping[str, StateBefore]
+    """See ``states_before``."""
+    request: dict[str, Any]
+    """The request's own keys of the JSON answer, like the group."""
+
+    def running(self) -> AbstractContextManager[Callable[[MoveReport], None]]:
+        """See ``moving``."""
+        return moving(self.answer, self._table)
+
+    def show(self, reports: Sequence[MoveReport]) -> None:
+        """Print it."""
+        answer = self.answer(reports)
+        is_dry = answer["status"] == Status.DRY_RUN
+        more, moves = answer["messages"], answer["moves"]
+        first = sum(move["messages"] is None and move["to_offset"] is not None for move in moves)
+        for note in answer["notes"]:
+            self.output.note(note)
+        self._table(answer)
+        self.output.answer(
+            answer,
+            f"in all: {_more_or_less(more)}" + (f", {first} queues had no offset" if first else ""),
+            *([f"bytes of bodies: {answer['bytes']:,}"] if is_dry else []),
+            f"request: {answer['request_id']}",
+        )
+
+    def answer(self, reports: Sequence[MoveReport]) -> dict[str, Any]:
+        """As JSON. ``reports``: at least one."""
+        moves = []
+        for report in reports:
+            sizes = {size.queue: size for size in report.sizes}
+            moves += [
+                _move(report.shard, move, self.before[report.shard], sizes.get(move.queue)) for move in report.moves
+            ]
+        status = overall(report.status for report in reports)
+        answer = {"status": status, **self.request, "request_id": reports[0].request_id, "moves": moves}
+        answer["messages"] = sum(move["messages"] or 0 for move in moves)
+        if status == Status.DRY_RUN:
+            answer["bytes"] = sum(move["bytes"] or 0 for move in moves)
+        answer["notes"] = [f"shard {report.shard}: {note}" for report in reports for note in report.notes]
+        answer["warnings"] = [warning for report in reports for warning in report.warnings]
+        return answer
+
+    def _table(self, answer: dict[str, Any]) -> None:
+        columns = [*_MOVE, "bytes"] if answer["status"] == Status.DRY_RUN else list(_MOVE)
+        self.output.table([move | {"messages": _messages_text(move)} for move in answer["moves"]], columns)
 
 
 _MOVE = ("shard", "topic", "broker_name", "queue_id", "from_offset", "to_offset", "messages")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from rmq_store.cli.common import (
     shards_of_request,
 )
 from rmq_store.cli.export import export
-from rmq_store.cli.offset_moves import show_moves, states_before
+from rmq_store.cli.offset_moves import Moves, states_before
 from rmq_store.cli.options import (
     AtOption,
     GroupChangeOptions,
@@ -205,8 +204,10 @@ def _reset(
         )
     before = states_before([shard for shard, _ in shards], group, known)
     requests = [(shard, replace(request, queues=of_shard)) for shard, of_shard in shards]
-    reports = move_in_all(requests, host, known, every=every)
-    show_moves(output, reports, before, {"group": group, "topic": topic})
+    moves = Moves(output, before, {"group": group, "topic": topic})
+    with moves.running() as finished:
+        reports = move_in_all(requests, host, known, every=every, finished=finished)
+    moves.show(reports)
 
 
 # --- clone, search, import -------------------------------------------------------------------------------------------
@@ -253,8 +254,10 @@ def clone(
     shards = [one for one in chosen if request.source_offsets(ShardLookup(one), one.positions())] or chosen[:1]
     known = known_group(target, settings)
     before = states_before(shards, target, known)
-    reports = move_in_all([(shard, request) for shard in shards], host, known, every=every)
-    show_moves(Output(options.as_json), reports, before, {"group": target, "source": source, "topic": topic})
+    moves = Moves(Output(options.as_json), before, {"group": target, "source": source, "topic": topic})
+    with moves.running() as finished:
+        reports = move_in_all([(shard, request) for shard in shards], host, known, every=every, finished=finished)
+    moves.show(reports)
 
 
 def undo(
@@ -282,23 +285,24 @@ def undo(
     known, (shards, every) = known_group(group, settings), shards_of_request(store, options)
     before = states_before(shards, group, known)
     undone = actions_to_undo(shards, group, request_id, every=every)
-    reports = undo_in(
-        undone,
-        group,
-        host,
-        request_id=request_id,
-        actor=actor_of(options.actor),
-        reason=reason_of(options.reason, options.dry_run),
-        force=force,
-        dry_run=options.dry_run,
-        settings=known,
-        every=every,
-    )
-    parameters = json.loads(reports[0].parameters)
+    of_undone = [{"undoes": ctl.request_id, "undoes_action": str(ctl.action)} for _, ctl in undone] or [{}]
+    moves = Moves(output, before, {"group": group} | of_undone[0])
+    with moves.running() as finished:
+        reports = undo_in(
+            undone,
+            group,
+            host,
+            request_id=request_id,
+            actor=actor_of(options.actor),
+            reason=reason_of(options.reason, options.dry_run),
+            force=force,
+            dry_run=options.dry_run,
+            settings=known,
+            every=every,
+            finished=finished,
+        )
     output.line(f"undoes: {undone_sentence(undone[0][1])}")
-    show_moves(
-        output, reports, before, {"group": group} | {name: parameters[name] for name in ("undoes", "undoes_action")}
-    )
+    moves.show(reports)
 
 
 def search_offset(
@@ -401,5 +405,7 @@ def import_offsets(
             requests.append((shard, request))
     known = known_group(group, settings)
     before = states_before([shard for shard, _ in shards], group, known)
-    reports = move_in_all(requests, host, known, every=every)
-    show_moves(output, reports, before, {"group": group, "file": str(read.used)})
+    moves = Moves(output, before, {"group": group, "file": str(read.used)})
+    with moves.running() as finished:
+        reports = move_in_all(requests, host, known, every=every, finished=finished)
+    moves.show(reports)

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+import rmq_store
+from rmq_store.lake.commit import commit as protocol
 from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.store import LakeStore
 from tests.airflow.conftest import CONSUME, WARNINGS_OF_AIRFLOW, dag_of
@@ -101,3 +103,36 @@ with DAG("others"):
     heard = capsys.readouterr()
     assert "is not the last action of an operator on group payments: reset " in heard.out + heard.err + caplog.text
     assert offsets(deployed) == [8]
+
+
+def test_a_reset_or_an_undo_that_ends_in_the_second_shard_says_what_it_moved_in_the_first(
+    deployed: LakeStore, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = rmq_store.open_store(deployed.root.location)
+    store.send([rmq_store.Message("PaymentFlow", b"1")], shard="x", create_queues=1)
+    run(CONSUME)
+    started: list[str] = []
+
+    def moved_in_x(step: str) -> None:
+        if step == "6.settled" and not started:
+            started.append(step)
+            in_x = [rmq_store.MessageQueue("PaymentFlow", "lake-x", 0)]
+            store.reset("payments", "PaymentFlow", "max", reason="meanwhile", queues=in_x)
+
+    def refused(dag_id: str, conf: dict[str, Any], task: str) -> str:
+        started.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(protocol, "on_step", moved_in_x)
+            result = run(dag_id, conf)
+        assert (result["state"], result[task], started) == ("failed", "failed", ["6.settled"])
+        note: str = xcom(result, task, "rmq_note")
+        return note
+
+    note = refused("rmq_reset_offset", TO_MIN, "move")
+    assert note.startswith("payments, topic PaymentFlow, ended by an error after shard broker-a: ")
+    assert "offsets 225 -> 0 in 4 queues" in note
+    run(CONSUME)
+    run("rmq_reset_offset", TO_MIN)
+    note = refused("rmq_undo", UNDO | {"dry_run": False}, "undo")
+    assert ", ended by an error after shard broker-a: " in note
+    assert "offsets 0 -> 225 in 4 queues" in note

@@ -14,6 +14,7 @@ import rmq_store
 from rmq_store.admin.reset import ResetRequest, ResetTo
 from rmq_store.broker_files.local_offsets import local_offsets_text
 from rmq_store.commit.ctl import Actor
+from rmq_store.errors import StaleAttempt
 from rmq_store.lake.admin import offset_moves
 from rmq_store.lake.admin.offset_moves import move_in_all
 from rmq_store.lake.commit import commit as protocol
@@ -229,6 +230,7 @@ def test_an_id_that_another_shard_has_for_another_move_is_refused(two: Rmq) -> N
 
 AFTER_A, AT_B = ("6.settled", 1), ("4.decided", 2)
 """Between the commits in a and b, and in the middle of the one in b."""
+DONE_IN_A = "was done in shard a, and that stays: the same request, run again, does the rest unless another move"
 
 
 @pytest.mark.parametrize(
@@ -247,6 +249,9 @@ def test_a_move_that_another_one_overtakes_between_two_shards_is_refused_in_the_
     document = answer.json()
     assert (document["status"], document["error"]) == ("error", "StaleAttempt")
     assert re.search(rf"\w+ {TODAY}-R2 of ana", document["message"])
+    assert DONE_IN_A in document["message"]
+    moves = document["offsets" if move == "delete" else "moves"]
+    assert {one["shard"] for one in moves} == {"a"}
     if step == AFTER_A:
         running = f"undo of reset {TODAY}-R0" if move == "undo" else BETWEEN[move][0].replace("skip", "reset")
         assert f"group two was moved in shard b while this {running.removesuffix('-group')} ran" in document["message"]
@@ -254,6 +259,36 @@ def test_a_move_that_another_one_overtakes_between_two_shards_is_refused_in_the_
     assert of_both == ({} if other == "delete" else {"a": 3, "b": 1})
     assert f"{TODAY}-R2" in refused_rest(two, *command)
     assert two.json("audit")["audit"] == []
+
+
+def test_a_move_that_is_refused_in_the_second_shard_shows_what_it_moved_in_the_first(two: Rmq) -> None:
+    answer, _ = with_between(two, AFTER_A, (*RESET, "--to-min", *id_("R1")), (*RESET, "--to-max", *IN_B))
+    assert answer.exit_code == 3
+    assert re.search(r"\n *a +Orders +lake-a +0 +3 +0 +3 more to read", answer.out)
+    assert " lake-b " not in answer.out
+    assert f"group two was moved in shard b while this reset ran: reset {TODAY}-" in answer.err
+    assert DONE_IN_A in answer.err
+
+
+def test_the_error_of_a_move_has_the_reports_of_the_shards_before(two: Rmq) -> None:
+    store = rmq_store.open_store(two.root)
+    with pytest.raises(StaleAttempt, match=DONE_IN_A) as refused:
+        between(
+            two,
+            AFTER_A,
+            lambda: store.reset("two", "Orders", "min", reason="x", request_id=f"{TODAY}-R1"),
+            (*RESET, "--to-max", *id_("R2")),
+        )
+    (report,) = refused.value.reports
+    assert (report.shard, report.status, [move.to_offset for move in report.moves]) == ("a", "committed", [0])
+    with pytest.raises(StaleAttempt) as refused:
+        between(
+            two,
+            ("4.decided", 1),
+            lambda: store.reset("two", "Orders", "min", reason="x", request_id=f"{TODAY}-R3"),
+            (*RESET, "--to-max", *id_("R4")),
+        )
+    assert (refused.value.reports, DONE_IN_A in str(refused.value)) == ((), False)
 
 
 @pytest.mark.parametrize("shard", [(), IN_B])
@@ -284,6 +319,7 @@ def test_an_import_of_offsets_is_refused_where_a_move_overtakes_it(two: Rmq) -> 
     moving = ("offsets", "import", "offsets.json", "-g", "two@h1", "--reason", "x", *id_("R1"), "--json")
     answer, _ = with_between(two, AFTER_A, moving, (*RESET, "-g", "two@h1", "--to-max", *id_("R2")))
     assert (answer.exit_code, f"reset {TODAY}-R2 of ana" in answer.json()["message"]) == (3, True)
+    assert {move["shard"] for move in answer.json()["moves"]} == {"a"}
     assert offsets_of_two(two, "two@h1") == [["a", 3], ["b", 1]]
 
 
@@ -303,6 +339,7 @@ def test_a_delete_that_a_clone_overtakes_leaves_all_of_the_clone(two: Rmq) -> No
     assert (answer.exit_code, clone.exit_code) == (3, 0)
     document = answer.json()
     assert f"group two was moved in shard b while this delete ran: clone {TODAY}-C1 of ana" in document["message"]
+    assert (document["shards"], {row["shard"] for row in document["offsets"]}) == (["a"], {"a"})
     assert offsets_of_two(two) == [["a", 3], ["b", 1]]
     for shard in ((), IN_B):
         assert f"clone {TODAY}-C1 of ana" in refused_rest(two, *DELETE, *id_("D1"), *shard)

@@ -84,7 +84,9 @@ def test_a_request_whose_reader_has_gone_says_that_it_ended(imported: Rmq) -> No
         check=False,
     )
     os.close(writer)
-    text = "the answer cannot be written to standard output: Broken pipe. The command itself ended"
+    text = (
+        "the answer cannot be written to standard output: Broken pipe. The command itself ended with status committed"
+    )
     assert (ended.returncode, ended.stderr) == (1, f"error: {text} (request {request})\n")
 
 

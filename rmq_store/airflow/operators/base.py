@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
@@ -21,6 +22,7 @@ from rmq_store.airflow.lineage import Lineage, openlineage_of
 from rmq_store.airflow.preview import PREVIEW, offsets_of
 from rmq_store.airflow.task import Answer, translated
 from rmq_store.commit.request import Status
+from rmq_store.errors import RmqError
 from rmq_store.utils.host import Host
 from rmq_store.utils.progress import by_tenths
 from rmq_store.utils.redaction import cleaned_value
@@ -168,6 +170,18 @@ class RmqOperator(BaseOperator):
                 context["outlet_events"][outlet].add(offsets_asset(group), extra)
             elif isinstance(outlet, Asset):
                 context["outlet_events"][outlet].extra = extra
+
+    @contextmanager
+    def moving(self, context: Context, group: str, action: str) -> Iterator[None]:
+        """Around a move of a group's offsets: what was moved in some shards before an error is logged as by ``moved``, and the
+        note of the run says so. ``action`` is as there."""
+        try:
+            yield
+        except RmqError as error:
+            if error.reports:
+                names = ", ".join(report.shard for report in error.reports)
+                self.moved(context, (), group, error.reports, f"{action}, ended by an error after shard {names}")
+            raise
 
     def moved(
         self,

@@ -91,11 +91,12 @@ class RmqResetOffsetOperator(RmqOperator):
         shown = {shard.name: preview.offsets(shard, [request.topic]) for shard, _ in shards}
         if preview.facts:
             shards = [(shard, queues) for shard, queues in shards if shown[shard.name] is not None]
-        reports = move_in_all(
-            [(shard, replace(request, queues=queues, shown=shown[shard.name])) for shard, queues in shards],
-            host,
-            known_group(request.group, settings),
-            every=every,
-        )
         action = f"{request.group}, topic {request.topic}"
+        with self.moving(context, request.group, action):
+            reports = move_in_all(
+                [(shard, replace(request, queues=queues, shown=shown[shard.name])) for shard, queues in shards],
+                host,
+                known_group(request.group, settings),
+                every=every,
+            )
         return self.moved(context, [shard for shard, _ in shards], request.group, reports, action)

@@ -85,20 +85,21 @@ class RmqUndoOperator(RmqOperator):
         if not undone:
             nothing_to_do(context, nothing_to_undo(params.group))
             return []
-        reports = undo(
-            undone,
-            params.group,
-            host,
-            request_id=run.request_id,
-            actor=run.actor,
-            reason=params.reason,
-            force=params.force,
-            dry_run=params.dry_run,
-            settings=known_group(params.group, settings),
-            every=every,
-        )
         _, first = undone[0]
         action = f"{params.group}, undo of {undone_sentence(first)}"
+        with self.moving(context, params.group, action):
+            reports = undo(
+                undone,
+                params.group,
+                host,
+                request_id=run.request_id,
+                actor=run.actor,
+                reason=params.reason,
+                force=params.force,
+                dry_run=params.dry_run,
+                settings=known_group(params.group, settings),
+                every=every,
+            )
         return self.moved(
             context, [shard for shard, _ in undone], params.group, reports, action, {"undoes": first.request_id}
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from rmq_store.admin.delete_group import MADE_AGAIN, DeleteGroupRequest, is_gone
@@ -16,16 +16,21 @@ from rmq_store.utils.host import Host
 
 
 def delete_group(
-    shards: Sequence[Shard], request: DeleteGroupRequest, host: Host, *, every: Sequence[Shard] = ()
+    shards: Sequence[Shard],
+    request: DeleteGroupRequest,
+    host: Host,
+    *,
+    every: Sequence[Shard] = (),
+    finished: Callable[[MoveReport], None] | None = None,
 ) -> list[MoveReport]:
     """Delete the group in every shard that has something of it, or in which this request has deleted it before.
 
-    ``every``: see ``move_in_all``. Raises WrongUse when there is no such shard, and the errors of ``move_in_all``. After an
-    error, the same request run again reports what was deleted before it. A group that windows have made again since is left
-    alone there, with a note.
+    ``every``, ``finished``: see ``move_in_all``. Raises WrongUse when there is no such shard, and the errors of
+    ``move_in_all``. After an error, the same request run again reports what was deleted before it. A group that windows have
+    made again since is left alone there, with a note.
     """
     concerned = [shard for shard in shards if _is_concerned(shard, request)] or shards[:1]  # the first one raises
-    reports = move_in_all([(shard, request) for shard in concerned], host, every=every)
+    reports = move_in_all([(shard, request) for shard in concerned], host, every=every, finished=finished)
     return [_noted(shard, report) for shard, report in zip(concerned, reports, strict=True)]
 
 

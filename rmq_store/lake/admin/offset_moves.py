@@ -9,7 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from rmq_store.admin.move_sizes import move_notes
-from rmq_store.admin.offset_moves import MoveReport, MoveRequest, commit_elsewhere, earlier_commit, move_report
+from rmq_store.admin.offset_moves import (
+    MoveReport,
+    MoveRequest,
+    add_reports,
+    commit_elsewhere,
+    earlier_commit,
+    move_report,
+)
 from rmq_store.admin.repeated_moves import (
     MOVING,
     Made,
@@ -24,7 +31,7 @@ from rmq_store.admin.undo import MOVES, UndoRequest, is_last_move
 from rmq_store.commit.ctl import Action, Ctl, Moved
 from rmq_store.commit.positions import Positions, grp_id
 from rmq_store.commit.request import Status
-from rmq_store.errors import StaleAttempt
+from rmq_store.errors import RmqError, StaleAttempt
 from rmq_store.lake.admin.last_action import last_action_in
 from rmq_store.lake.admin.move_sizes import move_sizes, state_before
 from rmq_store.lake.commit.commit import commit
@@ -43,6 +50,7 @@ def move_in_all(
     settings: GroupSettings | None = None,
     *,
     every: Sequence[Shard] = (),
+    finished: Callable[[MoveReport], None] | None = None,
 ) -> list[MoveReport]:
     """Carry out a request in several shards, with a commit in each. All are checked before the first commit: when one shard
     refuses its part, nothing is moved in the others either. Each commit expects that no other move of the group came since the
@@ -51,6 +59,9 @@ def move_in_all(
     ``every``: all shards of the store, in which the request may have been committed before; none for a new request. Raises the
     errors of ``move_offsets``, and WrongUse when the request is committed in some shards and not in one of ``requests``, and
     another move of the group came after it (``refuse_rest``).
+
+    ``finished``: called with each report, as soon as its shard is done. What was done before an error stays; the ``reports`` of
+    an RmqError have it.
     """
     named = {shard.name for shard, _ in requests}
     others = [shard for shard in every if shard.name not in named]
@@ -66,7 +77,17 @@ def move_in_all(
             _refuse_rest([shard for shard, _ in rest], request, made)
         for shard, request in rest if len(requests) > 1 else ():
             _planned(shard, request)
-    return [move_offsets(shard, request, host, settings, seen.get(shard.name)) for shard, request in requests]
+    reports: list[MoveReport] = []
+    for shard, request in requests:
+        try:
+            report = move_offsets(shard, request, host, settings, seen.get(shard.name))
+        except RmqError as error:
+            add_reports(error, request.action, reports)
+            raise
+        reports.append(report)
+        if finished is not None:
+            finished(report)
+    return reports
 
 
 def move_offsets(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rmq_store.admin.offset_moves import MoveReport
 from rmq_store.admin.undo import (
@@ -32,11 +32,12 @@ def undo(
     dry_run: bool = False,
     settings: GroupSettings | None = None,
     every: Sequence[Shard] = (),
+    finished: Callable[[MoveReport], None] | None = None,
 ) -> list[MoveReport]:
     """Undo an action of a group, as ``actions_to_undo`` returns it. The same request, run again, finishes what it began.
 
-    ``settings``: those of the group, None when there are none. ``every``: see ``move_in_all``. Raises WrongUse (see
-    ``UndoRequest.moves``), also where there is nothing to undo, and the errors of ``commit``.
+    ``settings``: those of the group, None when there are none. ``every``, ``finished``: see ``move_in_all``. Raises
+    WrongUse (see ``UndoRequest.moves``), also where there is nothing to undo, and the errors of ``move_in_all``.
     """
     if not undone:
         raise WrongUse(nothing_to_undo(group))
@@ -55,7 +56,7 @@ def undo(
         )
         for shard, action in undone
     ]
-    return move_in_all(requests, host, settings, every=every)
+    return move_in_all(requests, host, settings, every=every, finished=finished)
 
 
 def actions_to_undo(
