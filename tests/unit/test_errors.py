@@ -10,6 +10,7 @@ import pytest
 from rmq_store.errors import DamagedRecord, RecordError, RmqError, UnsupportedRecord
 from rmq_store.filter.sql92_parser import InvalidSelector, TooDeep
 from rmq_store.filter.sql92_values import EvaluationError
+from rmq_store.lake.table.shard import UnknownRecord
 
 ARGUMENTS: dict[type[RmqError], tuple[object, ...]] = {
     RecordError: ("commitlog/0", 17, 1017, "{it} is not good"),
@@ -18,6 +19,7 @@ ARGUMENTS: dict[type[RmqError], tuple[object, ...]] = {
     InvalidSelector: ("a >", 3, "it ends too early"),
     TooDeep: ("((((", 3),
     EvaluationError: ("ClassCastException", "a text is no number"),
+    UnknownRecord: ("its action is unknown", "broker-a", "kind=ctl/1.parquet"),
 }
 
 
