@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
 from scripts.airflow_home import AirflowHome
 from scripts.keeper import CHECKOUT
@@ -26,6 +28,14 @@ def client(airflow_home: AirflowHome) -> Iterator[Any]:
         patch.setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS", "vera:viewer,uma:user")
         yield TestClient(create_app("core"))
     purge_cached_app()
+
+
+@pytest.fixture(scope="module")
+def deployed(imported: Path, airflow_home: AirflowHome) -> Iterator[LakeStore]:
+    """The imported store, for all tests here, which change nothing: Airflow's application reads its place once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RMQ_ROOT", str(imported))
+        yield LakeStore.open(Root.parse(str(imported)))
 
 
 def of(role: str | None) -> dict[str, str]:

@@ -88,6 +88,7 @@ COMMITS = (
             ("return expected == current", "return True"),
         ),
     ),
+    Guard("commit.decide:check_not_ahead", (DECIDE,)),
     Guard(
         "commit.decide:_store_timestamp",
         (DECIDE,),
