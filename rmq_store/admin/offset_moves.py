@@ -154,7 +154,7 @@ def add_reports(error: RmqError, action: Action, reports: Iterable[MoveReport]) 
     if before:
         names = ", ".join(report.shard for report in before)
         text = (
-            f"{str(error).removesuffix('.')}. Before that the {action} was done in shard {names}, and that stays: the same "
+            f"{str(error).removesuffix('.')}. Before that the {action} was done in shard {names}: the same "
             "request, run again, does the rest unless another move of the group came after it"
         )
         error.reports, error.args = before, (text,)

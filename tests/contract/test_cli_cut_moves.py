@@ -230,7 +230,7 @@ def test_an_id_that_another_shard_has_for_another_move_is_refused(two: Rmq) -> N
 
 AFTER_A, AT_B = ("6.settled", 1), ("4.decided", 2)
 """Between the commits in a and b, and in the middle of the one in b."""
-DONE_IN_A = "was done in shard a, and that stays: the same request, run again, does the rest unless another move"
+DONE_IN_A = "was done in shard a: the same request, run again, does the rest unless another move"
 
 
 @pytest.mark.parametrize(

@@ -182,6 +182,15 @@ def nulls_by_the_log(kind: str, column: str, table: str = "commitlog") -> Plant:
     return plant
 
 
+def no_nulls_by_the_log(at: PlantedShard) -> None:
+    """A column that the file does not have, so that all its values are null."""
+    file = at.files(kind="msg")[0]
+    stats = json.loads(at.add_of(file)["stats"])
+    assert stats["nullCount"]["request_id"] == stats["numRecords"]
+    stats["nullCount"]["request_id"] = 0
+    at.edit_add(file, stats=json.dumps(stats))
+
+
 def damaged_checkpoint(at: PlantedShard) -> None:
     (at.folder() / "_delta_log" / f"{3:020}.checkpoint.parquet").write_bytes(b"PAR1 no checkpoint PAR1")
     at.set_hint('{"version": 3}')
@@ -338,6 +347,7 @@ FAULTS: dict[str, tuple[Plant, Problem]] = {
     "a column that is null by the log": (null_in_the_log, Problem.STATISTICS_DIFFER),
     "nulls in the record of a commit by the log": (nulls_by_the_log("ctl", "commit_id"), Problem.STATISTICS_DIFFER),
     "nulls in messages by the log": (nulls_by_the_log("msg", "topic"), Problem.STATISTICS_DIFFER),
+    "no nulls by the log in a column that a file lacks": (no_nulls_by_the_log, Problem.STATISTICS_DIFFER),
     "nulls in a derived table by the log": (
         nulls_by_the_log("", "group_name", "offsets"),
         Problem.STATISTICS_DIFFER,

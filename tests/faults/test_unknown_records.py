@@ -30,6 +30,8 @@ RECORDS: dict[str, tuple[str, Row, str]] = {
     "a subscription that is a list": ("consume", {"subscription": "[1]"}, "a subscription that is no JSON object"),
     "an import with parameters that are no JSON": ("import", {"parameters": "{"}, "parameters that are no JSON object"),
     "a range of consumed offsets that is none": ("consume", {"consumed": [ENDS_FIRST]}, "not a range of offsets"),
+    "a window with parameters that are no JSON": ("consume", {"parameters": "nonsense"}, "parameters that are no JSON"),
+    "a window without its parameters": ("consume", {"parameters": None}, "parameters that are no JSON object"),
     "an import without its parameters": ("import", {"parameters": None}, "parameters that are no JSON object"),
 }
 """The action of the newest record that is changed, its other values, and what the audit says."""

@@ -6,7 +6,7 @@ Files with the records of commits are read whole, and compared with the digests 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple
@@ -142,6 +142,9 @@ def _end(root: Root, shard: str, file: _File) -> Finding | None:
         return report(problem=Problem.FILE_CHANGED, detail=change)
     bounds, nulls = _bounds(metadata)
     wrong = {column for column, pair in bounds.items() if not _contains(file.log, column, *pair)}
+    absent = _absent(file.log, columns)
+    nulls |= dict.fromkeys(absent, metadata.num_rows)
+    wrong |= {column for column in absent if _has_bounds(file.log, column)}
     wrong |= {column for column, count in _null_counts(file.log).items() if nulls.get(column, count) != count}
     if not _is_of_its_day(file.log, bounds):
         wrong.add("store_day")
@@ -175,6 +178,16 @@ def _bounds(metadata: pq.FileMetaData) -> tuple[dict[str, tuple[Any, Any]], dict
         {name: pair for name, pair in bounds.items() if name not in unknown},
         {name: count for name, count in nulls.items() if name not in uncounted},
     )
+
+
+def _absent(log: pa.Table, columns: Collection[str]) -> set[str]:
+    """The columns with statistics in the log that the file does not have: all their values are null."""
+    return {name.removeprefix(_NULL_COUNT) for name in log.column_names if name.startswith(_NULL_COUNT)} - set(columns)
+
+
+def _has_bounds(log: pa.Table, column: str) -> bool:
+    bounds = {f"min.{column}", f"max.{column}"}.intersection(log.column_names)
+    return any(log.column(name)[0].is_valid for name in bounds)
 
 
 def _null_counts(log: pa.Table) -> dict[str, int]:

@@ -111,8 +111,10 @@ _COMPARED: Mapping[str, str] = {
     "a claim": _differing(PositionKind.CLAIM, _CLAIMS, ("shard", "app_id")),
 }
 
-_RARE = """
-SELECT shard, action, commit_id, parameters FROM ctl WHERE action IN ('import', 'salvage', 'cutover', 'hand_back', 'retention')
+_RARE_ACTIONS = ("import", "salvage", "cutover", "hand_back", "retention")
+
+_RARE = f"""
+SELECT shard, action, commit_id, parameters FROM ctl WHERE action IN {_RARE_ACTIONS}
 ORDER BY shard, read_version, commit_id
 """
 
@@ -140,6 +142,12 @@ WHERE subscription IS NOT NULL GROUP BY shard, subscription
 
 _ACTIONS = f"SELECT shard, commit_id, group_name, action FROM ctl WHERE action NOT IN {tuple(map(str, Action))}"
 
+_PARAMETERS = f"""
+SELECT shard, commit_id, group_name FROM ctl
+WHERE coalesce(parameters, '') NOT LIKE '{{%}}' AND action NOT IN {_RARE_ACTIONS}
+"""
+"""Parameters that cannot be a JSON object. They are not parsed: the store has one for each of its commits."""
+
 _KINDS = (
     PositionKind.IMPORT,
     PositionKind.DIVERGED,
@@ -153,14 +161,14 @@ _UNKNOWN = f"SELECT shard, app_id, value FROM positions WHERE kind NOT IN {tuple
 
 
 TEXTS = (
-    *_COMPARED.values(), _RARE, _SENDS, _SUBSCRIPTIONS, _TEXTS_OF_SUBSCRIPTIONS, _ACTIONS, _STORED, _UNKNOWN
+    *_COMPARED.values(), _RARE, _SENDS, _SUBSCRIPTIONS, _TEXTS_OF_SUBSCRIPTIONS, _ACTIONS, _PARAMETERS, _STORED, _UNKNOWN
 )  # fmt: skip
 """The statements of ``positions``."""
 
 
 def positions(ask: Ask) -> Iterator[Finding]:
     """The positions that are not what the commits made them."""
-    *compared, rare, sends, subscriptions, texts, actions, stored, unknown = (
+    *compared, rare, sends, subscriptions, texts, actions, parameters, stored, unknown = (
         answer.to_pylist() for answer in ask(TEXTS)
     )
     for row in actions:
@@ -168,9 +176,8 @@ def positions(ask: Ask) -> Iterator[Finding]:
     for row in texts:
         if parsed(row["subscription"]) is None:
             yield _not_understood(row, "a subscription that is no JSON object, so that what it filtered is not known")
-    for row in rare:
-        if parsed(row["parameters"]) is None:
-            yield _not_understood(row, "parameters that are no JSON object")
+    for row in [*parameters, *(row for row in rare if parsed(row["parameters"]) is None)]:
+        yield _not_understood(row, "parameters that are no JSON object")
     for what, rows in zip(_COMPARED, compared, strict=True):
         for row in rows:
             stored_, expected_ = (_shown(row.get("app_id") or "", row[name]) for name in ("stored", "expected"))

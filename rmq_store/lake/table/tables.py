@@ -7,7 +7,9 @@ every file; body is last.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -379,6 +381,8 @@ def ctl_to_row(ctl: Ctl) -> dict[str, Any]:
 
 
 def ctl_from_row(row: dict[str, Any]) -> Ctl:
+    """Raises ValueError and others where the row is not that of a commit."""
+    _check_parameters(row["parameters"])
     return Ctl(
         action=Action(row["action"]),
         actor=Actor(row["actor"], row["actor_source"]),
@@ -394,6 +398,14 @@ def ctl_from_row(row: dict[str, Any]) -> Ctl:
         files=tuple(WrittenFile(**item) for item in row["files"] or ()),
         **{name: row[name] for name in _CTL_SAME},
     )
+
+
+def _check_parameters(text: str | None) -> None:
+    """Else what reads one of them fails, long after the row was read."""
+    with suppress(ValueError, RecursionError):
+        if isinstance(json.loads(text or ""), dict):
+            return
+    raise ValueError("it has parameters that are no JSON object")
 
 
 def ctl_table(ctls: Iterable[Ctl]) -> pa.Table:
