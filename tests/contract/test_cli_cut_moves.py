@@ -261,6 +261,35 @@ def test_a_move_that_another_one_overtakes_between_two_shards_is_refused_in_the_
     assert two.json("audit")["audit"] == []
 
 
+@pytest.mark.parametrize(
+    ("move", "other"),
+    [
+        ("reset", UNDO),
+        ("skip", UNDO),
+        ("clone", UNDO),
+        ("undo", UNDO),
+        ("reset", (*RESET, "--to-max", *IN_A)),
+        ("delete", (*CLONE, *IN_A)),
+    ],
+)
+def test_a_move_whose_first_part_was_moved_again_is_not_done_in_the_second_shard(
+    two: Rmq, move: str, other: tuple[str, ...]
+) -> None:
+    """An undo meanwhile takes back what is there, and does not know of the rest."""
+    two(*RESET, "--to-min", *id_("R0"))
+    before = offsets_of_two(two)
+    command = (*(MOVES | {"undo": UNDO, "delete": DELETE})[move], *id_("R1"), "--json")
+    answer, of_other = with_between(two, AFTER_A, command, (*other, *id_("R2")))
+    assert (of_other.exit_code, answer.exit_code) == (0, 3), (of_other, answer)
+    message = answer.json()["message"]
+    assert re.search(rf"group two was moved in shard a while this .* ran: \w+ {TODAY}-R2 of ana", message), message
+    assert DONE_IN_A in message
+    assert before[1] in offsets_of_two(two), "the part in b is not done"
+    if other == UNDO:
+        assert offsets_of_two(two) == before
+    assert two.json("audit")["audit"] == []
+
+
 def test_a_move_that_is_refused_in_the_second_shard_shows_what_it_moved_in_the_first(two: Rmq) -> None:
     answer, _ = with_between(two, AFTER_A, (*RESET, "--to-min", *id_("R1")), (*RESET, "--to-max", *IN_B))
     assert answer.exit_code == 3
