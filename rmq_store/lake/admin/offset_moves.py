@@ -78,16 +78,16 @@ def move_in_all(
         for shard, request in rest if len(requests) > 1 else ():
             _planned(shard, request)
     reports: list[MoveReport] = []
-    done: list[tuple[Shard, int]] = []
+    parts: list[tuple[Shard, int]] = []
     for shard, request in requests:
         try:
-            report = move_offsets(shard, request, host, settings, seen.get(shard.name), done)
+            report = move_offsets(shard, request, host, settings, seen.get(shard.name), parts)
         except RmqError as error:
             add_reports(error, request.action, reports)
             raise
         reports.append(report)
         if report.status == Status.COMMITTED and shard.name in seen:
-            done.append((shard, seen[shard.name] + 1))
+            parts.append((shard, seen[shard.name] + 1))
         if finished is not None:
             finished(report)
     return reports
@@ -99,10 +99,10 @@ def move_offsets(
     host: Host,
     settings: GroupSettings | None = None,
     seen: int | None = None,
-    done: Sequence[tuple[Shard, int]] = (),
+    parts: Sequence[tuple[Shard, int]] = (),
 ) -> MoveReport:
     """Carry out the request in one shard. ``settings``: those of the group, None when there are none; they say where it starts,
-    from which a dry run counts. ``seen``: the epoch that the group must still have; None: any. ``done``: the shards in which
+    from which a dry run counts. ``seen``: the epoch that the group must still have; None: any. ``parts``: the shards in which
     the request was carried out just before, with the epoch that the group must still have there: an undo of that part does not
     know of the rest.
 
@@ -113,7 +113,7 @@ def move_offsets(
     if made := _made(shard, request):
         return _made_before(shard, made)
     positions, moves = _planned(shard, request, seen)
-    for other, epoch in done:
+    for other, epoch in parts:
         other.commitlog.refresh()
         if _epoch(other.positions(), request) != epoch:
             refuse_overtaken(request, epoch, last_action_in(other, request.group, MOVES), other.name)
