@@ -237,9 +237,7 @@ class Airflow:
             return is_done()
 
         try:
-            wait_for_progress(
-                done_and_alive, self._signs, what, say, pause=lambda: time.sleep(0.5)
-            )  # it answers slowly
+            wait_for_progress(done_and_alive, self._signs, what, say, pause=pause)
         except NoProgress as error:
             logs = self._home.folder / "process-logs"
             raise AirflowNotReady(f"{what}: {error}. Logs: {logs}") from error
@@ -266,6 +264,11 @@ class Airflow:
 
 
 # --- ports, locks, signals -------------------------------------------------------------------------------------------
+
+
+def pause() -> None:
+    """Between two questions to Airflow, each of which costs it some 50 ms of CPU time."""
+    time.sleep(0.5)
 
 
 def direct_opener() -> urllib.request.OpenerDirector:

@@ -8,7 +8,6 @@ import os
 import secrets
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 import psutil
 import sqlalchemy
 
-from scripts.airflow_home import AirflowNotReady, free_port
+from scripts.airflow_home import AirflowNotReady, free_port, pause
 from scripts.keeper import CHECKOUT, end_kept, members_of, start_kept
 from spark_jobs.progress import NoProgress, Signs, signs_of, wait_for_progress
 from tests.e2e.compose import Loopback, Service, services_of
@@ -195,7 +194,7 @@ class Platform:
             return is_done()
 
         try:
-            wait_for_progress(done_and_alive, self._signs, what, print, pause=lambda: time.sleep(0.5))
+            wait_for_progress(done_and_alive, self._signs, what, print, pause=pause)
         except NoProgress as error:
             raise AirflowNotReady(f"{what}: {error}. Logs: {self.logs}") from error
 

@@ -24,6 +24,7 @@ from rmq_store.commit.positions import (
 from rmq_store.lake.audit.finding import Finding, Problem
 from rmq_store.lake.sql.sql import Ask
 from rmq_store.lake.table.imports import CONTINUES
+from rmq_store.lake.table.tables import json_object
 from rmq_store.utils.times import format_time
 from rmq_store.window.sub_version import sub_version_of
 
@@ -174,9 +175,9 @@ def positions(ask: Ask) -> Iterator[Finding]:
     for row in actions:
         yield _not_understood(row, f"an action {row['action']!r}, which this version of rmq does not know")
     for row in texts:
-        if parsed(row["subscription"]) is None:
+        if json_object(row["subscription"]) is None:
             yield _not_understood(row, "a subscription that is no JSON object, so that what it filtered is not known")
-    for row in [*parameters, *(row for row in rare if parsed(row["parameters"]) is None)]:
+    for row in [*parameters, *(row for row in rare if json_object(row["parameters"]) is None)]:
         yield _not_understood(row, "parameters that are no JSON object")
     for what, rows in zip(_COMPARED, compared, strict=True):
         for row in rows:
@@ -192,15 +193,6 @@ def positions(ask: Ask) -> Iterator[Finding]:
             )
     for row in unknown:
         yield _finding({"shard": row["shard"]}, f"{row['app_id']}: {row['value']}, of a kind that no commit sets")
-
-
-def parsed(text: str) -> dict[str, Any] | None:
-    """The object of a text of JSON; None: it is none."""
-    try:
-        value = json.loads(text)
-    except (ValueError, TypeError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
 
 
 def _not_understood(row: Row, what: str) -> Finding:
@@ -229,7 +221,7 @@ def _of_rare(rows: Sequence[Row]) -> Expected:
     expected: Expected = {}
     before: dict[tuple[str, str], str] = {}
     for row in rows:
-        shard, parameters = row["shard"], parsed(row["parameters"])
+        shard, parameters = row["shard"], json_object(row["parameters"])
         if parameters is None:
             continue  # a finding of its own
         match Action(row["action"]):

@@ -11,10 +11,10 @@ from typing import Any
 
 from rmq_store.commit.positions import max_id
 from rmq_store.lake.audit.finding import Finding, Problem
-from rmq_store.lake.audit.positions import parsed
 from rmq_store.lake.read.message_search import quoted
 from rmq_store.lake.sql.sql import Ask
 from rmq_store.lake.table.imports import CONTINUES
+from rmq_store.lake.table.tables import json_object
 from rmq_store.message.message import MessageQueue
 from rmq_store.utils.times import format_time
 
@@ -187,7 +187,7 @@ def _known(imports: Sequence[Row]) -> Known:
     gaps: dict[Queue, list[tuple[int, int]]] = {}
     cuts: dict[Queue, int] = {}
     for row in imports:
-        parameters = parsed(row["parameters"]) or {}
+        parameters = json_object(row["parameters"]) or {}
         name = str(parameters.get("broker_name"))
         for topic, queue_id, begin, end, _ in parameters.get("queue_gaps") or ():
             gaps.setdefault((row["shard"], topic, name, queue_id), []).append((begin, end))

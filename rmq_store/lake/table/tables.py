@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -382,7 +381,8 @@ def ctl_to_row(ctl: Ctl) -> dict[str, Any]:
 
 def ctl_from_row(row: dict[str, Any]) -> Ctl:
     """Raises ValueError and others where the row is not that of a commit."""
-    _check_parameters(row["parameters"])
+    if json_object(row["parameters"]) is None:  # else what reads one of them fails, long after the row was read
+        raise ValueError("it has parameters that are no JSON object")
     return Ctl(
         action=Action(row["action"]),
         actor=Actor(row["actor"], row["actor_source"]),
@@ -400,12 +400,13 @@ def ctl_from_row(row: dict[str, Any]) -> Ctl:
     )
 
 
-def _check_parameters(text: str | None) -> None:
-    """Else what reads one of them fails, long after the row was read."""
-    with suppress(ValueError, RecursionError):
-        if isinstance(json.loads(text or ""), dict):
-            return
-    raise ValueError("it has parameters that are no JSON object")
+def json_object(text: str | None) -> dict[str, Any] | None:
+    """The object of a text of JSON; None: it is none."""
+    try:
+        value = json.loads(text or "")
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def ctl_table(ctls: Iterable[Ctl]) -> pa.Table:
