@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 from urllib.parse import quote
 
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
 
 _QUIET = (
     "--disable-gpu",
@@ -56,17 +56,25 @@ class Console:
     url: str
     folder: Path
     """For the pictures."""
+    stacks: Callable[[], str]
+    """What the threads of the server do, asked once a page waits without end."""
     errors: list[str] = field(default_factory=list)
     """Errors of the pages' code."""
+    unanswered: list[Request] = field(default_factory=list)
+    """Requests of the page that is shown."""
 
     @classmethod
-    def of(cls, browser: Browser, url: str, folder: Path) -> Console:
+    def of(cls, browser: Browser, url: str, folder: Path, stacks: Callable[[], str]) -> Console:
         context = browser.new_context(viewport={"width": WIDE[0], "height": WIDE[1]}, timezone_id="UTC", locale="en-GB")
         context.set_default_timeout(PATIENCE_MS)
         expect.set_options(timeout=PATIENCE_MS)
         folder.mkdir(parents=True, exist_ok=True)
-        console = cls(context.new_page(), url, folder)
+        console = cls(context.new_page(), url, folder, stacks)
         console.page.on("pageerror", lambda error: console.errors.append(f"{console.page.url}: {error}"))
+        # Playwright marks its handlers, which a method of a list does not allow.
+        console.page.on("request", lambda request: console.unanswered.append(request))
+        console.page.on("requestfinished", lambda request: console.unanswered.remove(request))
+        console.page.on("requestfailed", lambda request: console.unanswered.remove(request))
         return console
 
     def login(self, user: str, password: str) -> None:
@@ -85,7 +93,11 @@ class Console:
     def settled(self) -> None:
         """Wait until the console is there and reads nothing any more."""
         self.page.get_by_role("navigation", name="RocketMQ").wait_for()
-        expect(self.page.locator("[aria-busy=true]")).to_have_count(0)
+        try:
+            expect(self.page.locator("[aria-busy=true]")).to_have_count(0)
+        except AssertionError as error:
+            addresses = "\n".join(request.url for request in self.unanswered)
+            raise AssertionError(f"{error}\nwithout an answer:\n{addresses}\n{self.stacks()}") from error
 
     def answer(self, dag_id: str, run_id: str, answer: str) -> None:
         """Answer what the task ``approve`` of a run asks, on its page. Airflow does not load this page again by itself."""

@@ -79,6 +79,13 @@ class Started:
         """The processes of the service, without this test's keeper."""
         return [process for process in members_of({self.process.pid}) if process.pid != self.process.pid]
 
+    def stacks(self) -> str:
+        """What the threads of each of its processes do. It ends them: SIGABRT makes Python write that, also where all wait."""
+        for process in self.members():
+            process.send_signal(signal.SIGABRT)
+        self.process.wait()
+        return self.log.read_text(errors="replace")[-40_000:]
+
     def kill(self) -> None:
         """``kill -9`` of its first process: the container ends, and with it, as suddenly, all of its processes."""
         for process in sorted(self.members(), key=lambda process: process.create_time(), reverse=True):
@@ -154,6 +161,7 @@ class Platform:
             "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_SERVER_HOST": "127.0.0.1",
             "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_SERVER_PORT": ports["8974"],
             "JAVA_TOOL_OPTIONS": os.environ["JAVA_TOOL_OPTIONS"],
+            "PYTHONFAULTHANDLER": "1",
             **variables,
         }
         self.url = f"http://127.0.0.1:{ports['8080']}"

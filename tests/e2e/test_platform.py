@@ -138,7 +138,7 @@ def api(platform: Platform) -> AirflowApi:
 def console(platform: Platform) -> Iterator[Console]:
     shutil.rmtree(PICTURES, ignore_errors=True)
     with open_browser() as browser:
-        console = Console.of(browser, platform.url, PICTURES)
+        console = Console.of(browser, platform.url, PICTURES, lambda: platform.running["apiserver"].stacks())
         yield console
         assert console.errors == []
 
