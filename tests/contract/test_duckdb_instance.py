@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
+import weakref
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import duckdb
 import pyarrow as pa
@@ -18,40 +22,92 @@ from scripts.keeper import CHECKOUT
 LIMITS = QueryLimits(timeout_ms=0, memory_bytes=256 << 20, spill_bytes=1 << 20)
 
 
-def total(numbers: range) -> int:
+def total(numbers: range, limits: QueryLimits | None = None) -> int:
     """With a relation and a view whose names all queries use."""
-    with connected(None) as connection:
-        connection.register("numbers", pa.table({"n": list(numbers)}))
-        connection.execute("CREATE TEMP VIEW doubled AS SELECT 2 * n AS n FROM numbers")
-        ((answer,),) = connection.sql("SELECT sum(n)::BIGINT FROM doubled").fetchall()
+    with connected(limits) as kept:
+        kept.register("numbers", pa.table({"n": list(numbers)}))
+        kept.create_view("doubled", "SELECT 2 * n AS n FROM numbers")
+        ((answer,),) = kept.connection.sql("SELECT sum(n)::BIGINT FROM doubled").fetchall()
         return int(answer)
 
 
-def test_queries_at_once_see_their_own_relations_only() -> None:
+@pytest.fixture(autouse=True)
+def _alone() -> Iterator[None]:
+    """Without the connections of other tests."""
+    duckdb_instance._close()
+    yield
+    duckdb_instance._close()
+
+
+@pytest.mark.parametrize("limits", [None, LIMITS], ids=["of this project", "of a user"])
+def test_queries_at_once_see_their_own_relations_only(limits: QueryLimits | None) -> None:
     ranges = [range(n, n + 50) for n in range(64)]
     with ThreadPoolExecutor(8) as threads:
-        assert list(threads.map(total, ranges)) == [2 * sum(numbers) for numbers in ranges]
-    with connected(None) as connection:
-        assert connection.sql("SHOW TABLES").fetchall() == []
+        totals = list(threads.map(total, ranges, [limits] * len(ranges)))
+    assert totals == [2 * sum(numbers) for numbers in ranges]
+    assert len(duckdb_instance._idle) <= duckdb_instance._MOST_IDLE
+    with connected(limits) as kept:
+        assert kept.connection.sql("SHOW TABLES").fetchall() == [("doubled",)], "its rows are gone"
 
 
 @pytest.mark.parametrize("limits", [None, LIMITS], ids=["of this project", "of a user"])
 def test_settings_are_locked_and_no_file_is_read(limits: QueryLimits | None) -> None:
-    with connected(limits) as connection, pytest.raises(duckdb.Error, match="configuration has been locked"):
-        connection.execute("SET enable_external_access = true")
-    with connected(limits) as connection, pytest.raises(duckdb.Error, match="disabled"):
-        connection.sql("SELECT * FROM read_text('/etc/hostname')").fetchall()
-    with connected(limits) as connection:
-        assert connection.sql("SELECT range_hash(0, 0)").fetchall() == [(0,)]
+    with pytest.raises(duckdb.Error, match="configuration has been locked"), connected(limits) as kept:
+        kept.connection.execute("SET enable_external_access = true")
+    with pytest.raises(duckdb.Error, match="disabled"), connected(limits) as kept:
+        kept.connection.sql("SELECT * FROM read_text('/etc/hostname')").fetchall()
+    with connected(limits) as kept:
+        assert kept.connection.sql("SELECT range_hash(0, 0)").fetchall() == [(0,)]
+
+
+def test_a_connection_is_kept_for_the_next_query_with_the_same_limits() -> None:
+    with connected(LIMITS) as first:
+        pass
+    with connected(replace(LIMITS, timeout_ms=1)) as other, connected(None) as own:
+        assert first not in (other, own)
+    with connected(LIMITS) as second, connected(LIMITS) as at_once:
+        assert second is first
+        assert at_once is not first
+
+
+def test_what_was_registered_is_let_go() -> None:
+    rows = pa.table({"n": [1]})
+    kept_alive = weakref.ref(rows)
+    with connected(None) as kept:
+        kept.register("numbers", rows)
+        assert kept.connection.sql("SELECT n FROM numbers").fetchall() == [(1,)]
+    del rows
+    gc.collect()
+    assert kept_alive() is None
+
+
+def test_a_connection_with_an_answer_that_was_not_read_to_its_end_is_closed() -> None:
+    with connected(LIMITS) as kept:
+        kept.register("numbers", pa.table({"n": list(range(100_000))}))
+        reader = kept.connection.sql("SELECT n FROM numbers").to_arrow_reader(1000)
+        assert reader.read_next_batch().num_rows == 1000
+    assert kept not in duckdb_instance._idle
+    reader.close()
+
+
+def test_an_instance_that_has_spilled_is_closed_with_its_folder() -> None:
+    limits = QueryLimits(timeout_ms=0, memory_bytes=64 << 20, spill_bytes=1 << 30)
+    with connected(limits) as kept:
+        kept.connection.sql("SELECT count(*) FROM (SELECT range AS n FROM range(8000000) ORDER BY hash(n))").fetchall()
+        assert kept.scratch is not None
+        assert kept.scratch.exists(), "else this tests nothing"
+    assert not kept.scratch.exists()
+    assert kept not in duckdb_instance._idle
 
 
 def test_after_an_error_the_next_query_has_a_new_instance() -> None:
-    with connected(None):
+    with connected(None), connected(None):
         before = duckdb_instance._instance
     with connected(None):
         assert duckdb_instance._instance is before, "it is shared"
-    with pytest.raises(duckdb.Error), connected(None) as connection:
-        connection.sql("SELECT * FROM nowhere")
+    with pytest.raises(duckdb.Error), connected(None) as kept:
+        kept.connection.sql("SELECT * FROM nowhere")
+    assert duckdb_instance._idle == [], "nor has it a connection to the old one"
     assert total(range(3)) == 6
     assert duckdb_instance._instance is not before
 

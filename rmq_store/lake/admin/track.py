@@ -56,7 +56,9 @@ def track(store: LakeStore, message: Message) -> list[Track]:
     shard, queue = store.shards(place.shard)[0], MessageQueue(*place[1:4])
     observed = {seen.group: seen.offset for seen in ShardLookup(shard).observed() if seen.queue == queue}
     with open_duckdb(store, _RELATIONS) as connection:
-        return _Tracker(connection, message, place, observed).tracks()
+        tracks = _Tracker(connection, message, place, observed).tracks()
+        connection.execute("DROP TABLE reached")  # another query may get the connection
+        return tracks
 
 
 class _Tracker:

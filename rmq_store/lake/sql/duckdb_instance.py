@@ -1,7 +1,7 @@
 """Connections to DuckDB, whose settings are locked: they read nothing but what is registered with them.
 
 To open an instance of DuckDB takes 20 ms, a connection to one that is open almost nothing. So the queries of this project share
-one in each process. The query of a user has an instance of its own, with limits.
+one in each process. The query of a user has an instance of its own, with limits. Both are kept for the next query.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Final
 
 import duckdb
 from duckdb.func import FunctionNullHandling, PythonUDFType
@@ -33,24 +35,90 @@ _CLOSED: dict[str, str | bool | int | float | list[str]] = {
 }
 
 
-@contextmanager
-def connected(limits: QueryLimits | None) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A connection that sees no relations of others, and has the functions of ``sql_functions``. ``limits``: of a user's query;
-    None: DuckDB's own."""
-    if limits is not None:
-        with _opened(limits) as connection:
-            yield connection
-        return
-    instance = _shared()
-    with instance.cursor() as connection:
+@dataclass(frozen=True, slots=True, eq=False)
+class Connected:
+    """A connection that has the functions of ``sql_functions``."""
+
+    connection: duckdb.DuckDBPyConnection
+    instance: duckdb.DuckDBPyConnection
+    limits: QueryLimits | None
+    scratch: Path | None
+    """The folder in which an instance of its own spills."""
+    views: set[str] = field(default_factory=set)
+    """The views that were created in it."""
+    registered: set[str] = field(default_factory=set)
+
+    def register(self, name: str, rows: Any) -> None:
+        """Make Arrow rows a relation, until the end of the body."""
+        self.connection.register(name, rows)
+        self.registered.add(name)
+
+    def create_view(self, name: str, text: str) -> None:
+        """Unless it was created. It shows what its relations have when it is read."""
+        if name not in self.views:
+            self.connection.execute(f"CREATE TEMP VIEW {name} AS {text}")
+            self.views.add(name)
+
+    def let_go(self) -> bool:
+        """Whether nothing of the body is left: neither a relation, nor an answer that was not read to its end, nor files."""
         try:
-            yield connection
-        except BaseException:  # after some errors an instance refuses every query
-            _forget(instance)
-            raise
+            for name in self.registered:
+                self.connection.unregister(name)
+        except duckdb.Error:  # an answer reads it
+            return False
+        self.registered.clear()
+        return self.scratch is None or not self.scratch.exists()
+
+    def close(self) -> None:
+        self.connection.close()
 
 
-def _opened(limits: QueryLimits | None) -> duckdb.DuckDBPyConnection:
+@contextmanager
+def connected(limits: QueryLimits | None) -> Iterator[Connected]:
+    """A connection, for one thread. ``limits``: of a user's query; None: DuckDB's own.
+
+    To create the views takes longer than most queries, so the connection is kept with them for the next body, which registers
+    other rows under the same names. A body that raises ends the connection.
+    """
+    kept = _taken(limits) or _new(limits)
+    try:
+        yield kept
+    except BaseException:  # after some errors an instance refuses every query
+        _forget(kept.instance)
+        kept.close()
+        raise
+    _give_back(kept)
+
+
+def _taken(limits: QueryLimits | None) -> Connected | None:
+    with _lock:
+        kept = next((one for one in _idle if one.limits == limits), None)
+        if kept is not None:
+            _idle.remove(kept)
+        return kept
+
+
+def _new(limits: QueryLimits | None) -> Connected:
+    if limits is None:
+        instance = _shared()
+        return Connected(instance.cursor(), instance, None, None)
+    instance, scratch = _opened(limits)
+    return Connected(instance, instance, limits, scratch)
+
+
+def _give_back(kept: Connected) -> None:
+    """Keep it for the next query. The one that was used longest ago goes."""
+    if not kept.let_go():
+        kept.close()
+        return
+    with _lock:
+        _idle.append(kept)
+        surplus = _idle.pop(0) if len(_idle) > _MOST_IDLE else None
+    if surplus is not None:
+        surplus.close()
+
+
+def _opened(limits: QueryLimits | None) -> tuple[duckdb.DuckDBPyConnection, Path]:
     # DuckDB makes it when a query spills and removes it when it is closed; instances must not share one.
     scratch = Path(tempfile.gettempdir(), f"rmq-sql-{random_name()}")
     config = _CLOSED | {"temp_directory": str(scratch), "secret_directory": str(scratch / "secrets")}
@@ -71,18 +139,21 @@ def _opened(limits: QueryLimits | None) -> duckdb.DuckDBPyConnection:
     if limits is not None:  # DuckDB 2.0 ignores it in its configuration
         connection.execute(f"SET max_temp_directory_size = '{limits.spill_bytes >> 10}KiB'")
     connection.execute("SET lock_configuration = true")
-    return connection
+    return connection, scratch
 
 
+_MOST_IDLE: Final = 4
+"""So many connections are kept. A page of the console asks about as many questions at once."""
 _lock = threading.Lock()
 _instance: duckdb.DuckDBPyConnection | None = None
+_idle: list[Connected] = []
 
 
 def _shared() -> duckdb.DuckDBPyConnection:
     global _instance
     with _lock:
         if _instance is None:
-            _instance = _opened(None)
+            _instance, _ = _opened(None)
         return _instance
 
 
@@ -92,23 +163,30 @@ def _forget(instance: duckdb.DuckDBPyConnection) -> None:
     with _lock:
         if _instance is instance:
             _instance = None
+        broken = [one for one in _idle if one.instance is instance]
+        _idle[:] = [one for one in _idle if one.instance is not instance]
+    for one in broken:
+        one.close()
 
 
 def _close() -> None:
     global _instance
     with _lock:
+        while _idle:
+            _idle.pop().close()
         if _instance is not None:
             _instance.close()
             _instance = None
 
 
 def _leave_to_parent() -> None:
-    """In a fork: the threads of the instance are the parent's, and to close it would wait for them without end."""
+    """In a fork: the threads of the instances are the parent's, and to close one would wait for them without end."""
     global _instance, _lock
     _lock = threading.Lock()
-    if _instance is not None:
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(_instance))
-        _instance = None
+    for connection in (_instance, *(one.connection for one in _idle)):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+    _instance = None
+    _idle.clear()
 
 
 os.register_at_fork(after_in_child=_leave_to_parent)

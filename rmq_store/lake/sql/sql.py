@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from rmq_store.errors import MissingFile, RmqError, StoreUnusable, WrongUse
-from rmq_store.lake.sql.duckdb_instance import connected
+from rmq_store.lake.sql.duckdb_instance import Connected, connected
 from rmq_store.lake.sql.query_limits import QueryLimits
 from rmq_store.lake.sql.relations import BASE_SQL, FILE_RELATIONS, SMALL_RELATIONS, LiveFiles, Snapshot, base_needs
 from rmq_store.lake.sql.views import views, with_needs, words_of
@@ -250,10 +250,10 @@ def open_duckdb(
     None: all. ``group``, ``host``, ``of_messages`` and ``limits``: see ``query``.
     """
     names = base_needs(with_needs(_KNOWN if mentioned is None else set(mentioned) & _KNOWN))
-    with connected(limits) as connection:
-        _register(connection, store, Snapshot(store, names, host, group), names, of_messages)
+    with connected(limits) as kept:
+        _register(kept, store, Snapshot(store, names, host, group), names, of_messages)
         try:
-            yield connection
+            yield kept.connection
         except duckdb.Error as error:
             if not _is_of_the_store(error):
                 raise
@@ -291,24 +291,21 @@ def _unreadable(error: Exception, store: LakeStore) -> RmqError:
 
 
 def _register(
-    connection: duckdb.DuckDBPyConnection,
+    kept: Connected,
     store: LakeStore,
     snapshot: Snapshot,
     names: set[str],
     of_messages: RowGroups | None,
 ) -> None:
     for name in sorted(names & set(SMALL_RELATIONS)):
-        connection.register(name, snapshot.small(name))
+        kept.register(name, snapshot.small(name))
     for name in sorted(names & set(FILE_RELATIONS)):
-        connection.register(
-            name, _dataset(store, name, snapshot.files(name), of_messages if name in _MESSAGES else None)
-        )
-    for name, base in BASE_SQL.items():
+        kept.register(name, _dataset(store, name, snapshot.files(name), of_messages if name in _MESSAGES else None))
+    texts = {name: base.sql.format(explode="unnest") for name, base in BASE_SQL.items()}
+    texts |= {view.name: view.sql for view in views().values()}
+    for name, text in texts.items():
         if name in names:
-            connection.execute(f"CREATE TEMP VIEW {name} AS {base.sql.format(explode='unnest')}")
-    for view in views().values():
-        if view.name in names:
-            connection.execute(f"CREATE TEMP VIEW {view.name} AS {view.sql}")
+            kept.create_view(name, text)
 
 
 _MESSAGES = ("msg", "archived")
