@@ -182,3 +182,28 @@ def test_values_look_the_same_on_both_pages(tmp_path: Path) -> None:
     (tmp_path / "main.mjs").write_text(code)
     process = subprocess.run(["node", "main.mjs"], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert dict(zip(TEXTS_OF_VALUES, json.loads(process.stdout), strict=True)) == TEXTS_OF_VALUES
+
+
+NO_ANSWER = """
+globalThis.fetch = (url, { signal }) => new Promise((_, refuse) => {
+  if (signal.aborted) refuse(signal.reason);
+  signal.addEventListener("abort", () => refuse(signal.reason));
+});
+const left = new AbortController();
+AbortSignal.timeout = () => new AbortController().signal;
+const leaving = read("api/lag", {}, left.signal).catch((error) => error.name);
+left.abort();
+AbortSignal.timeout = () => AbortSignal.abort(new DOMException("late", "TimeoutError"));
+const reads = [read("api/lag", {}), read("api/lag", {}, new AbortController().signal)];
+const texts = await Promise.all(reads.map((one) => one.catch((error) => error.message)));
+console.log(JSON.stringify([await leaving, ...texts]));
+"""
+
+
+@needs_node
+def test_a_page_does_not_wait_without_end(tmp_path: Path) -> None:
+    shutil.copy(STATIC / "shared.js", tmp_path / "shared.mjs")
+    (tmp_path / "main.mjs").write_text(f'import {{ read }} from "./shared.mjs";{NO_ANSWER}')
+    process = subprocess.run(["node", "main.mjs"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    text = "The server has not answered for 150 s. Load the page again."
+    assert json.loads(process.stdout) == ["AbortError", text, text]

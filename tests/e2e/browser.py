@@ -60,8 +60,8 @@ class Console:
     """What the threads of the server do, asked once a page waits without end."""
     errors: list[str] = field(default_factory=list)
     """Errors of the pages' code."""
-    unanswered: list[Request] = field(default_factory=list)
-    """Requests of the page that is shown."""
+    unanswered: dict[Request, None] = field(default_factory=dict)
+    """Requests of the pages, in their order."""
 
     @classmethod
     def of(cls, browser: Browser, url: str, folder: Path, stacks: Callable[[], str]) -> Console:
@@ -71,10 +71,9 @@ class Console:
         folder.mkdir(parents=True, exist_ok=True)
         console = cls(context.new_page(), url, folder, stacks)
         console.page.on("pageerror", lambda error: console.errors.append(f"{console.page.url}: {error}"))
-        # Playwright marks its handlers, which a method of a list does not allow.
-        console.page.on("request", lambda request: console.unanswered.append(request))
-        console.page.on("requestfinished", lambda request: console.unanswered.remove(request))
-        console.page.on("requestfailed", lambda request: console.unanswered.remove(request))
+        console.page.on("request", lambda request: console.unanswered.update({request: None}))
+        console.page.on("requestfinished", lambda request: console.unanswered.pop(request, None))
+        console.page.on("requestfailed", lambda request: console.unanswered.pop(request, None))
         return console
 
     def login(self, user: str, password: str) -> None:

@@ -29,8 +29,19 @@ async function answerOf(response) {
   return document;
 }
 
-export const read = async (path, query, signal) =>
-  answerOf(await fetch(address(path, query), { signal, headers: { Accept: "application/json" } }));
+const PATIENCE_S = 150; // the server has ended every query by then
+
+// The answer of a JSON route. Without one a page would wait until it is left.
+export const read = async (path, query, signal) => {
+  const limit = AbortSignal.timeout(PATIENCE_S * 1000);
+  try {
+    const either = signal ? AbortSignal.any([signal, limit]) : limit;
+    return await answerOf(await fetch(address(path, query), { signal: either, headers: { Accept: "application/json" } }));
+  } catch (error) {
+    if (limit.aborted && !signal?.aborted) throw new Error(`The server has not answered for ${PATIENCE_S} s. Load the page again.`);
+    throw error;
+  }
+};
 
 // Airflow checks the permission to trigger the DAG and writes its audit log.
 export const trigger = async (dagId, conf) =>
