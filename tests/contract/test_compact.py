@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from rmq_store.commit.positions import QueueRange
 from rmq_store.consumer.consume_result import MessageModel
 from rmq_store.consumer.duplicates import AbsorbRule
 from rmq_store.errors import BadData, DerivedTableDamaged, StoreUnusable
+from rmq_store.lake.audit.finding import Problem
 from rmq_store.lake.commit import commit as committing
 from rmq_store.lake.commit import tail
 from rmq_store.lake.commit.commit import STEPS
@@ -35,6 +37,7 @@ from rmq_store.message.message import MessageQueue
 from tests.contract.test_import_store import opened_ctl_files
 from tests.faults.answers import Clock, set_clock
 from tests.faults.stores import BROKER, GROUP, HOUR_MS, OPERATOR, Lake, copied, group_named, write_broker
+from tests.planted_shard import PlantedShard
 
 OF_IMPORTS = 2
 """The ctl files of the newest import and of the one that recorded the configuration stay."""
@@ -102,6 +105,19 @@ def test_every_view_shows_the_same_rows_from_fewer_files(lake: Lake) -> None:
     assert lake.rows(*VIEWS) == before
     # The broker's messages are of another day.
     assert {kind: files_of(lake, kind) for kind in ("msg", "key", "outcome")} == {"msg": 2, "key": 1, "outcome": 1}
+
+
+@pytest.mark.parametrize("kind", ["msg", "outcome", "key"])
+def test_a_replaced_file_that_is_put_back_is_found(lake: Lake, kind: str) -> None:
+    """Its statistics are right, and the segments of before name all of its rows."""
+    compacted(lake)
+    replaced = [file for ctl in lake.shard.ctls_since(0, action="compact") for file in ctl.parameter("replaced")]
+    file = min(file for file in replaced if file.startswith(f"kind={kind}/"))
+    at = PlantedShard(lake.folder, lake.shard_name)
+    at.add_entry({"add": at.add_of(file)})
+    (finding,) = (one for one in lake.audit() if one.problem == Problem.REPLACED_FILE_LIVE)
+    assert finding.file == f"commitlog/{file}"
+    assert re.fullmatch("replaced by commit [0-9a-f]{32}", finding.detail or "")
 
 
 def test_the_derived_tables_are_those_that_a_rebuild_would_make(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,11 +41,15 @@ from rmq_store.lake.audit.finding import ADVICE, Finding, Problem
 from rmq_store.lake.commit.cursor import COMMITS, commits_at_cursor
 from rmq_store.lake.commit.dispatch import dispatch
 from rmq_store.lake.commit.rebuild import rebuild
+from rmq_store.lake.maintain.compact import CompactRequest, compact
 from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
+from rmq_store.maintain.files_to_join import Limits
 from rmq_store.message.message import MessageQueue
 from rmq_store.utils.host import Host
+from tests.faults.answers import Clock, set_clock
+from tests.faults.stores import HOUR_MS, TESTS
 from tests.faults.test_planted_contents import FAULTS as CONTENT_FAULTS
 from tests.lake_damages import DAMAGES
 from tests.lake_fixtures import small_store
@@ -202,6 +206,21 @@ def reason_altered(at: PlantedShard) -> None:
 
 def taken_out(at: PlantedShard) -> None:
     at.add_entry({"remove": {"path": imported_file(at), "deletionTimestamp": 0, "dataChange": True}})
+
+
+def put_back(kind: str) -> Plant:
+    """A file that a compaction has replaced is in the table again, as after a RESTORE or a repair of the log."""
+
+    def plant(at: PlantedShard) -> None:
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            clock = Clock()
+            clock.ms += 2 * HOUR_MS
+            request = CompactRequest("2026-11-21-maintain", TESTS, limits=Limits(least_files=2))
+            compact(at.shard, request, set_clock(monkeypatch, clock))
+        replaced = {file for ctl in at.shard.ctls_since(0, action="compact") for file in ctl.parameter("replaced")}
+        at.add_entry({"add": at.add_of(min(file for file in replaced if file.startswith(f"kind={kind}/")))})
+
+    return plant
 
 
 def records_doubled(at: PlantedShard) -> None:
@@ -384,6 +403,8 @@ FAULTS: dict[str, tuple[Plant, Problem]] = {
         Problem.CHECKPOINT_UNREADABLE,
     ),
     "a message file taken out of the table": (taken_out, Problem.SEGMENT_FILE_NOT_LIVE),
+    "a message file that a compaction has replaced": (put_back("msg"), Problem.REPLACED_FILE_LIVE),
+    "a file of records that a compaction has replaced": (put_back("ctl"), Problem.REPLACED_FILE_LIVE),
     "a message file twice, under two names": (lambda at: at.second_copy(imported_file(at)), Problem.FILE_IN_NO_SEGMENT),
     "delivered copies in another group's topic": (to_another_group, Problem.COPY_IN_ANOTHER_TOPIC),
     "two segments on the same offsets": (overlapping, Problem.SEGMENTS_OVERLAP),

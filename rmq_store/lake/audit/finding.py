@@ -55,6 +55,7 @@ class Problem(StrEnum):
     CHECKPOINT_UNREADABLE = "checkpoint not readable"
     # ``segments.py``: the queues and the rows of their messages.
     FILE_IN_NO_SEGMENT = "file in no segment"
+    REPLACED_FILE_LIVE = "replaced file live"
     SEGMENT_ROWS_DIFFER = "segment rows differ"
     SEGMENTS_OVERLAP = "segments overlap"
     MESSAGES_MISSING = "messages missing"
@@ -203,6 +204,11 @@ ADVICE: Mapping[Problem, Advice] = {
     Problem.FILE_IN_NO_SEGMENT: Advice(
         "no commit put these messages into a queue: they count twice in SQL, or no group reads them",
         _RESTORE_LOG,
+    ),
+    Problem.REPLACED_FILE_LIVE: Advice(
+        "another tool (RESTORE) put a file back that a compaction had joined with others: its rows are in the table twice, and "
+        "count twice in SQL",
+        "Stop what writes to the store, and run no 'rmq maintain': it may join the rows again. " + _RESTORE_LOG,
     ),
     Problem.SEGMENT_ROWS_DIFFER: Advice(
         "the segments name more or fewer rows of a file than it has: messages are missing, or there twice", _RESTORE_LOG

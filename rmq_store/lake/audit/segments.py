@@ -45,6 +45,14 @@ LEFT JOIN (
 WHERE f.kind = 'msg' AND (f.placed_rows IS DISTINCT FROM coalesce(n.placed, 0) OR n.breaks > 0)
 """
 
+_REPLACED = """
+SELECT f.shard, f.file, max(r.commit_id) AS commit_id FROM live_files f
+JOIN ctl_replaced r ON r.shard = f.shard AND r.file = f.file
+GROUP BY f.shard, f.file
+"""
+"""A compaction removes what it replaces in its own entry of the log, and no commit gives a file its name again. So no version
+has a file that is both, whenever it is read. The segments from before the compaction name all rows of such a file."""
+
 _CURRENT = """
 SELECT *, max(end_offset) OVER (
     PARTITION BY shard, topic, broker_name, queue_id ORDER BY base_offset, end_offset, commit_id
@@ -126,15 +134,18 @@ WHERE group_name = 'CID_RMQ_SYS_SCHEDULE' AND cause = 'deliver' AND origin_broke
 """
 
 
-TEXTS = (_FILES, _OVERLAPS, _HOLES, _QUEUES, _DAYS, _IMPORTS, _COPIES)
+TEXTS = (_FILES, _REPLACED, _OVERLAPS, _HOLES, _QUEUES, _DAYS, _IMPORTS, _COPIES)
 """The statements of ``segments``."""
 
 
 def segments(ask: Ask) -> Iterator[Finding]:
     """Where rows have no place or several, where offsets have no message or several, where queues begin and end elsewhere
-    than their messages, and files that are of another day than their commits."""
-    files, overlaps, holes, queues, days, imports, copies = (answer.to_pylist() for answer in ask(TEXTS))
+    than their messages, files that are of another day than their commits, and those that a compaction had replaced."""
+    files, replaced, overlaps, holes, queues, days, imports, copies = (answer.to_pylist() for answer in ask(TEXTS))
     yield from map(_of_file, files)
+    for row in replaced:
+        file, detail = f"commitlog/{row['file']}", f"replaced by commit {row['commit_id']}"
+        yield Finding(shard=row["shard"], problem=Problem.REPLACED_FILE_LIVE, file=file, detail=detail)
     for row in overlaps:
         yield _of_queue(row, Problem.SEGMENTS_OVERLAP, row["begin_offset"], row["end_offset"], row["file"])
     for row in days:
