@@ -71,6 +71,7 @@ class Problem(StrEnum):
     LOG_ROLLED_BACK = "log rolled back"
     # ``full.py``: what the files hold, with ``--full`` only.
     FILE_CHANGED = "file changed"
+    DIGEST_NOT_RECORDED_ONCE = "digest not recorded once"
     MESSAGE_ELSEWHERE = "message at another place"
     BODY_DIFFERS = "body differs"
     PROPERTIES_DIFFER = "properties differ"
@@ -245,6 +246,10 @@ ADVICE: Mapping[Problem, Advice] = {
         "the bytes of a file are not those that its commit wrote: a disk or another program changed it",
         "Restore the file from a backup under the same name, and audit again. Its other findings say which "
         "messages are wrong; if there are none, it is a column that nothing else repeats.",
+    ),
+    Problem.DIGEST_NOT_RECORDED_ONCE: Advice(
+        "the records of commits have no digest of a file, or several: a record was changed, and perhaps the file too",
+        "Compare the file, and that with the record of its commit, with those of a backup. " + _RESTORE_LOG,
     ),
     Problem.MESSAGE_ELSEWHERE: Advice(
         "rows of a file are not at the places that their commit gave them: some are missing, doubled or exchanged",

@@ -1,6 +1,6 @@
 """``rmq audit --full``: reads every file once, and proves what the rows hold (docs/decisions/0018-digests.md).
 
-- The bytes of each file are those that its commit wrote.
+- The bytes of each file are those that its commit wrote, and recorded once.
 - Each row is at the place that its segment says, and its body has its CRC.
 - A copy is the copy of the message that it names, with the edits of its redrive, and went where that message says.
 - A window filtered the messages that do not match its subscription, and no others.
@@ -53,6 +53,22 @@ WHERE f.kind <> 'ctl' OR w.sha256 IS NOT NULL
 ORDER BY f.shard, f.file
 """
 
+_DIGESTS = """
+SELECT f.shard, f.file, w.records FROM live_files f
+JOIN (SELECT shard, path, count(*) AS records FROM ctl_files GROUP BY shard, path) w ON w.shard = f.shard AND w.path = f.file
+WHERE w.records > 1
+UNION ALL
+SELECT DISTINCT f.shard, f.file, CAST(0 AS BIGINT) AS records FROM live_files f
+JOIN ctl c ON c.shard = f.shard AND c.commit_id = regexp_extract(f.file, '/([0-9a-f]+)-[^/]*$', 1)
+JOIN (
+    SELECT shard, min(read_version) AS read_version FROM ctl_files WHERE sha256 IS NOT NULL GROUP BY shard
+) d ON d.shard = f.shard AND c.read_version >= d.read_version
+LEFT JOIN ctl_files w ON w.shard = f.shard AND w.path = f.file AND w.sha256 IS NOT NULL
+WHERE f.kind <> 'ctl' AND w.path IS NULL
+"""
+"""The files that several records name, and those without a digest whose commit, which begins their name, is not older than a
+commit that has digests: after an upgrade no earlier version writes. A file of records has its digest in its name."""
+
 _SEGMENTS = f"""
 SELECT shard, file, {", ".join(SEGMENTS.names)} FROM segments
 WHERE (shard, file) IN (SELECT (shard, file) FROM live_files)
@@ -95,9 +111,9 @@ def full(store: LakeStore, engine: Engine, progress: Progress | None = None) -> 
     """
     report, store = FullReport([]), with_named_shards(store)
     try:
-        texts = (_FILES, _SEGMENTS, Filters.QUERY, _LEAST, edits.COMMITS, edits.RANGES)
+        texts = (_FILES, _DIGESTS, _SEGMENTS, Filters.QUERY, _LEAST, edits.COMMITS, edits.RANGES)
         answers = passing_over(store, report.findings, lambda: queries(store, texts))
-        files, segments, ranges, least, redrives, redriven = answers
+        files, digests, segments, ranges, least, redrives, redriven = answers
     except (RmqError, OSError, ValueError) as error:
         report.findings.append(Finding(shard="", problem=Problem.NOT_AUDITED, detail=f"contents of files: {error}"))
         return report
@@ -116,7 +132,17 @@ def full(store: LakeStore, engine: Engine, progress: Progress | None = None) -> 
             sizes[shard.name],
         )
         report.add(part.audited(engine, report.size, total, progress))
+    for row in digests.to_pylist():
+        report.without_digest -= not row["records"]  # not for the reason that the report gives
+        report.findings.append(_of_digest(row))
     return report
+
+
+def _of_digest(row: Mapping[str, Any]) -> Finding:
+    """``row``: of the statement ``_DIGESTS``."""
+    detail = f"{row['records']} records of it" if row["records"] else "no digest, and commits before have them"
+    file = f"commitlog/{row['file']}"
+    return Finding(shard=row["shard"], problem=Problem.DIGEST_NOT_RECORDED_ONCE, file=file, detail=detail)
 
 
 def _sizes(shard: Shard) -> dict[str, int]:
