@@ -23,6 +23,7 @@ from rmq_store.commit.positions import (
 )
 from rmq_store.lake.audit.finding import Finding, Problem
 from rmq_store.lake.sql.sql import Ask
+from rmq_store.lake.table.import_parameters import misshaped
 from rmq_store.lake.table.imports import CONTINUES
 from rmq_store.lake.table.tables import json_object
 from rmq_store.utils.times import format_time
@@ -167,6 +168,9 @@ TEXTS = (
 """The statements of ``positions``."""
 
 
+_NO_OBJECT = "parameters that are no JSON object"
+
+
 def positions(ask: Ask) -> Iterator[Finding]:
     """The positions that are not what the commits made them."""
     *compared, rare, sends, subscriptions, texts, actions, parameters, stored, unknown = (
@@ -177,13 +181,19 @@ def positions(ask: Ask) -> Iterator[Finding]:
     for row in texts:
         if json_object(row["subscription"]) is None:
             yield _not_understood(row, "a subscription that is no JSON object, so that what it filtered is not known")
-    for row in [*parameters, *(row for row in rare if json_object(row["parameters"]) is None)]:
-        yield _not_understood(row, "parameters that are no JSON object")
+    for row in parameters:
+        yield _not_understood(row, _NO_OBJECT)
+    understood = []
+    for row in rare:
+        if wrong := _wrong_parameters(row):
+            yield _not_understood(row, wrong)
+        else:
+            understood.append(row)
     for what, rows in zip(_COMPARED, compared, strict=True):
         for row in rows:
             stored_, expected_ = (_shown(row.get("app_id") or "", row[name]) for name in ("stored", "expected"))
             yield _finding(row, f"{what}: {stored_}, by the commits {expected_}")
-    expected = _of_rare(rare) | _of_sends(sends) | _of_subscriptions(subscriptions)
+    expected = _of_rare(understood) | _of_sends(sends) | _of_subscriptions(subscriptions)
     values = {(row["shard"], row["app_id"]): row["value"] for row in stored}
     for shard, app_id in sorted(expected.keys() | values.keys()):
         pair = expected.get((shard, app_id)), values.get((shard, app_id))
@@ -193,6 +203,11 @@ def positions(ask: Ask) -> Iterator[Finding]:
             )
     for row in unknown:
         yield _finding({"shard": row["shard"]}, f"{row['app_id']}: {row['value']}, of a kind that no commit sets")
+
+
+def _wrong_parameters(row: Row) -> str | None:
+    parameters = json_object(row["parameters"])
+    return _NO_OBJECT if parameters is None else misshaped(row["action"], parameters)
 
 
 def _not_understood(row: Row, what: str) -> Finding:
@@ -221,9 +236,7 @@ def _of_rare(rows: Sequence[Row]) -> Expected:
     expected: Expected = {}
     before: dict[tuple[str, str], str] = {}
     for row in rows:
-        shard, parameters = row["shard"], json_object(row["parameters"])
-        if parameters is None:
-            continue  # a finding of its own
+        shard, parameters = row["shard"], json_object(row["parameters"]) or {}
         match Action(row["action"]):
             case Action.IMPORT | Action.SALVAGE if "range" in parameters:
                 name = parameters["broker_name"]

@@ -13,6 +13,7 @@ from rmq_store.commit.positions import max_id
 from rmq_store.lake.audit.finding import Finding, Problem
 from rmq_store.lake.read.message_search import quoted
 from rmq_store.lake.sql.sql import Ask
+from rmq_store.lake.table.import_parameters import misshaped
 from rmq_store.lake.table.imports import CONTINUES
 from rmq_store.lake.table.tables import json_object
 from rmq_store.message.message import MessageQueue
@@ -122,7 +123,7 @@ WHERE c.action NOT IN ('import', 'salvage') AND CAST(epoch_ms(c.store_timestamp)
 """
 """A commit gives its files its day, which a compaction keeps. An import has a file for each day of its messages."""
 
-_IMPORTS = "SELECT shard, parameters FROM ctl WHERE action IN ('import', 'salvage')"
+_IMPORTS = "SELECT shard, action, parameters FROM ctl WHERE action IN ('import', 'salvage')"
 
 _COPIES = """
 SELECT shard, group_name, topic, broker_name, queue_id, origin_topic, origin_broker_name, origin_queue_id,
@@ -199,6 +200,8 @@ def _known(imports: Sequence[Row]) -> Known:
     cuts: dict[Queue, int] = {}
     for row in imports:
         parameters = json_object(row["parameters"]) or {}
+        if misshaped(row["action"], parameters):
+            continue  # a finding of ``positions.py``
         name = str(parameters.get("broker_name"))
         for topic, queue_id, begin, end, _ in parameters.get("queue_gaps") or ():
             gaps.setdefault((row["shard"], topic, name, queue_id), []).append((begin, end))

@@ -19,6 +19,7 @@ from rmq_store.errors import BadData, DamagedRecord, UnsupportedRecord
 from rmq_store.lake.broker.import_slice import ImportJob, ImportResult, ImportTask
 from rmq_store.lake.broker.import_tasks import run_tasks, tasks_of
 from rmq_store.lake.broker.salvage import CHUNK_BYTES, HOLE, Skipped
+from rmq_store.lake.table.import_parameters import parameter_of_import
 from rmq_store.lake.window.engine import Engine
 from rmq_store.log.commit_log import Damage
 
@@ -124,7 +125,7 @@ class OtherLog(BadData):
 
 def begin_of(source: FileSource, log: MappedFileQueue, imported: int | None, before: Ctl | None, salvage: bool) -> int:
     """The physical offset to read from. Raises OtherLog when the log is not the one that was imported, BadData when it has a
-    gap."""
+    gap, or when the record of the import ``before`` does not say what was imported."""
     first, end = log.files[0].start_offset, log.files[-1].end_offset
     if not salvage:
         log.refuse_missing(
@@ -139,7 +140,7 @@ def begin_of(source: FileSource, log: MappedFileQueue, imported: int | None, bef
                 "import with --salvage to continue and record the loss."
             )
         return first
-    at, digest = before.parameter("fingerprint")
+    at, digest = parameter_of_import(before, "fingerprint")
     gap = next((gap for gap in log.missing if gap.end_offset == imported), None)
     if at >= first and digest and gap:
         raise BadData(

@@ -12,6 +12,7 @@ from rmq_store.commit.request import Status
 from rmq_store.lake.broker.diverged_log import Continuation, ContinuedLog, continued_log
 from rmq_store.lake.broker.import_commit import QueueGap
 from rmq_store.lake.broker.salvage import Skipped
+from rmq_store.lake.table.import_parameters import parameter_of_import
 from rmq_store.lake.table.imports import BEGUN_AGAIN
 from rmq_store.lake.table.shard import Shard
 from rmq_store.message.sys_flag import MAX_BODY_BYTES
@@ -112,10 +113,10 @@ def report_of(
         shard=shard.name,
         broker_name=request.broker_name,
         request_id=request.request_id,
-        begin=parts[0].parameter("range")[0],
-        end=parts[-1].parameter("range")[1],
+        begin=parameter_of_import(parts[0], "range")[0],
+        end=parameter_of_import(parts[-1], "range")[1],
         parts=len(parts),
-        messages=sum(part.parameter("messages") for part in parts),
+        messages=sum(parameter_of_import(part, "messages") for part in parts),
         queues=len({segment.queue for part in parts for segment in part.produced}),
         unlisted_queues=unlisted[0],
         unlisted_topics=unlisted[1],

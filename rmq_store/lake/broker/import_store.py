@@ -40,6 +40,7 @@ from rmq_store.lake.commit.claim import HeldClaim, claimed
 from rmq_store.lake.commit.commit import commit, reached
 from rmq_store.lake.commit.cursor import refuse_other_history
 from rmq_store.lake.commit.dispatch import follow_up
+from rmq_store.lake.table.import_parameters import parameter_of_import
 from rmq_store.lake.table.imports import (
     BEGUN_AGAIN,
     CONTINUES_OF,
@@ -323,7 +324,7 @@ class _Import:
 
     def _progressed(self, parts: Sequence[Ctl], begin: int, read_bytes: int) -> None:
         if self.progress:
-            first = parts[0].parameter("range")[0] if parts else begin
+            first = parameter_of_import(parts[0], "range")[0] if parts else begin
             self.progress(begin - first + read_bytes, self.broker.log.files[-1].end_offset - first)
 
 

@@ -13,7 +13,8 @@ from rmq_store.broker_files.log_names import LogNames, QueueCuts
 from rmq_store.broker_files.queue_generations import Generations
 from rmq_store.commit.ctl import Action, Ctl, Observed
 from rmq_store.commit.positions import PositionKind, diverged_id, import_id
-from rmq_store.errors import StoreUnusable
+from rmq_store.errors import BadData, StoreUnusable
+from rmq_store.lake.table.import_parameters import IMPORTS, parameter_of_import
 from rmq_store.lake.table.shard import Shard
 from rmq_store.message.message import MessageQueue
 
@@ -40,9 +41,6 @@ GENERATIONS_OF = "generations_of"
 HANDED_BACK_BY = "handed_back_by"
 """The parameter of an import after a hand-back: the id of that one."""
 
-_IMPORTS = (Action.IMPORT, Action.SALVAGE, Action.HAND_BACK)
-"""A hand-back records what the broker has, as an import without messages does."""
-
 
 def last_import(shard: Shard, broker_name: str) -> Ctl | None:
     """The newest import of the broker in the handle's snapshot, None when nothing of the broker was imported.
@@ -58,7 +56,7 @@ def last_import(shard: Shard, broker_name: str) -> Ctl | None:
         ctls = [ctl for ctl in shard.ctls_in(paths) if ctl.store_timestamp == at_ms]
         if newest := _newest(ctls, broker_name):
             return newest
-    return _newest([ctl for action in _IMPORTS for ctl in shard.ctls_since(0, action=action)], broker_name)
+    return _newest([ctl for action in IMPORTS for ctl in shard.ctls_since(0, action=action)], broker_name)
 
 
 def last_configs(shard: Shard, broker_name: str) -> Ctl | None:
@@ -118,12 +116,20 @@ def first_of_continued(shard: Shard, broker_name: str) -> Ctl | None:
 
 
 def _newest_or_named(shard: Shard, broker_name: str, name: str, name_of: str) -> Ctl | None:
-    """The broker's newest import if it has the parameter ``name``, or the commit that its parameter ``name_of`` names."""
+    """The broker's newest import if it has the parameter ``name``, or the commit that its parameter ``name_of`` names. Raises
+    BadData when that one has not the parameter: what an import goes on from is not known then."""
     newest = last_import(shard, broker_name)
     parameters = json.loads(newest.parameters) if newest else {}
-    if name in parameters:
-        return newest
-    return shard.ctl_of(parameters[name_of]) if name_of in parameters else None
+    if name in parameters or name_of not in parameters:
+        return newest if name in parameters else None
+    named = shard.ctl_of(parameters[name_of])
+    if named is None:
+        raise BadData(
+            f"shard {shard.name} has no commit {parameters[name_of]}, which by the newest import of broker {broker_name} has "
+            f"the parameter {name}: a record was changed or removed. Restore the shard from a backup"
+        )
+    parameter_of_import(named, name)
+    return named
 
 
 def next_name(shard: Shard, broker_name: str) -> str | None:
@@ -166,13 +172,13 @@ def parameters_of_next(shard: Shard, broker_name: str) -> dict[str, Any]:
     newest, configs = last_import(shard, broker_name), last_configs(shard, broker_name)
     if newest is None or configs is None:
         raise StoreUnusable(f"the last import of broker {broker_name} is missing in shard {shard.name}")
-    end = newest.parameter("range")[1]
+    end = parameter_of_import(newest, "range")[1]
     first = first_of_continued(shard, broker_name)
     return {
         "broker_name": broker_name,
         "range": [end, end],
         "messages": 0,
-        "fingerprint": newest.parameter("fingerprint"),
+        "fingerprint": parameter_of_import(newest, "fingerprint"),
         "topics": configs.parameter("topics"),
         "groups": configs.parameter("groups"),
         **({CONTINUES_OF: first.commit_id} if first else {}),
@@ -183,7 +189,9 @@ def parameters_of_next(shard: Shard, broker_name: str) -> dict[str, Any]:
 def incomplete_imports(shard: Shard) -> dict[str, int]:
     """The brokers whose newest import is not at its end, and the physical offset up to which their logs were imported."""
     newest = {broker_name: last_import(shard, broker_name) for broker_name in _open_brokers(shard)}
-    return {name: ctl.parameter("range")[1] for name, ctl in newest.items() if ctl and not ctl.request_complete}
+    return {
+        name: parameter_of_import(ctl, "range")[1] for name, ctl in newest.items() if ctl and not ctl.request_complete
+    }
 
 
 def files_of_newest(shard: Shard) -> set[str | None]:
@@ -207,5 +215,5 @@ def _open_brokers(shard: Shard) -> list[str]:
 
 
 def _newest(ctls: list[Ctl], broker_name: str) -> Ctl | None:
-    imports = [ctl for ctl in ctls if ctl.action in _IMPORTS and ctl.parameter("broker_name") == broker_name]
+    imports = [ctl for ctl in ctls if ctl.action in IMPORTS and ctl.parameter("broker_name") == broker_name]
     return max(imports, key=lambda ctl: ctl.read_version, default=None)

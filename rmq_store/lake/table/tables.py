@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from rmq_store.commit.ctl import Action, Actor, Blocked, Consumed, Ctl, Moved, Observed, Produced, WrittenFile
 from rmq_store.commit.positions import Outcome, QueueRange, Tally
+from rmq_store.lake.table.import_parameters import misshaped
 from rmq_store.message.message import MessageQueue
 
 PARTITION_BY = ["kind", "store_day"]
@@ -381,10 +382,13 @@ def ctl_to_row(ctl: Ctl) -> dict[str, Any]:
 
 def ctl_from_row(row: dict[str, Any]) -> Ctl:
     """Raises ValueError and others where the row is not that of a commit."""
-    if json_object(row["parameters"]) is None:  # else what reads one of them fails, long after the row was read
+    action, parameters = Action(row["action"]), json_object(row["parameters"])
+    if parameters is None:  # else what reads one of them fails, long after the row was read
         raise ValueError("it has parameters that are no JSON object")
+    if wrong := misshaped(action, parameters):
+        raise ValueError(f"it has {wrong}")
     return Ctl(
-        action=Action(row["action"]),
+        action=action,
         actor=Actor(row["actor"], row["actor_source"]),
         group=row["group_name"],
         consumed=tuple(consumed_from_row(item) for item in row["consumed"] or ()),
