@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rmq_store.admin.offset_moves import move_proposal, need_reason, next_epoch
-from rmq_store.commit.ctl import Action, Actor, Moved, Proposal, canonical_json
-from rmq_store.commit.positions import Positions, off_id
+from rmq_store.commit.ctl import Action, Actor, Ctl, Moved, Proposal, canonical_json
+from rmq_store.commit.positions import ABSENT, Positions, off_id
 from rmq_store.errors import WrongUse
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import retry_topic
@@ -50,8 +50,18 @@ class CloneRequest:
     def source_offsets(self, shard: ShardView, positions: Positions) -> dict[MessageQueue, int]:
         """The source's offsets to copy: those committed here, else those that the newest import observed."""
         offsets = observed_offsets(shard, positions, self.source) | positions.offsets_of(self.source)
-        retries = retry_topic(self.source)
-        return {q: o for q, o in offsets.items() if self.topic in (None, q.topic) and q.topic != retries}
+        return {queue: offset for queue, offset in offsets.items() if self._copies(queue)}
+
+    def takes_source(self, shard: ShardView, ctl: Ctl) -> bool:
+        """Whether a commit took offsets of the source that would have been copied: it deleted them, or those that an import
+        observed stopped counting with it."""
+        queues = [move.queue for move in ctl.moved if move.group == self.source and move.to_offset == ABSENT]
+        if ctl.action is Action.DELETE and ctl.group == self.source:
+            queues += [observed.queue for observed in shard.observed() if observed.group == self.source]
+        return any(map(self._copies, queues))
+
+    def _copies(self, queue: MessageQueue) -> bool:
+        return self.topic in (None, queue.topic) and queue.topic != retry_topic(self.source)
 
     def moves(self, shard: ShardView, positions: Positions) -> tuple[Moved, ...]:
         return clone_moves(shard, positions, self)

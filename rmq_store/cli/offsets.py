@@ -231,9 +231,8 @@ def clone(
     """
     store, host = open_store(options.root), Host()
     from rmq_store.admin.clone import CloneRequest
-    from rmq_store.lake.admin.offset_moves import move_in_all
+    from rmq_store.lake.admin.clone import clone as clone_in
     from rmq_store.lake.window.consumption import empty_store
-    from rmq_store.lake.window.plan import ShardLookup
 
     request = CloneRequest(
         group=target,
@@ -247,16 +246,14 @@ def clone(
     settings = optional_settings(options.settings)
     for group in (source, target):
         check_group(store, group, settings)
-    chosen, every = shards_of_request(store, options)
-    if not chosen:
+    shards, every = shards_of_request(store, options)
+    if not shards:
         raise empty_store(store)
-    # Shards without offsets of the source have nothing to clone; if none has any, the first one raises the error.
-    shards = [one for one in chosen if request.source_offsets(ShardLookup(one), one.positions())] or chosen[:1]
     known = known_group(target, settings)
     before = states_before(shards, target, known)
     moves = Moves(Output(options.as_json), before, {"group": target, "source": source, "topic": topic})
     with moves.running() as finished:
-        reports = move_in_all([(shard, request) for shard in shards], host, known, every=every, finished=finished)
+        reports = clone_in(shards, request, host, known, every=every, finished=finished)
     moves.show(reports)
 
 

@@ -52,6 +52,15 @@ def two(in_two_shards: Rmq) -> Rmq:
 
 
 @pytest.fixture
+def three(two: Rmq) -> Rmq:
+    """The same, and 1 message in a shard c, which both groups have read."""
+    two("send", "-t", "Orders", "--create", "--queues", "1", "--shard", "c", "c0")
+    for group in ("two", "other"):
+        assert two.json("consume", "-g", group)["messages"] == 1
+    return two
+
+
+@pytest.fixture
 def cut_undo(two: Rmq) -> Rmq:
     """A reset of both shards, and its undo in a alone."""
     two.json(*RESET, "--to-min", *id_("R0"))
@@ -224,6 +233,75 @@ def test_an_id_that_another_shard_has_for_another_move_is_refused(two: Rmq) -> N
     assert "different parameters (to min; now to max). Nothing was changed" in error
     two(*RESET, "--queue", "lake-a:0", "--to-min", *id_("R3"))
     assert two.json(*RESET, "--queue", "lake-b:0", "--to-min", *id_("R3"))["status"] == "committed"
+
+
+# --- clone, and its source ---------------------------------------------------------------------------------------------
+
+DELETE_SOURCE = ("delete-group", "-g", "other", "--reason", "x", "--actor", "ana")
+
+
+@pytest.mark.parametrize("parts", ["a", "ab", "b"])
+def test_the_rest_of_a_clone_is_refused_where_its_source_was_deleted(three: Rmq, parts: str) -> None:
+    for part in parts:
+        three.json(*CLONE, *id_("R1"), "--shard", part)
+    three.json(*DELETE_SOURCE, *id_("D1"))
+    rest = [shard for shard in "abc" if shard not in parts]
+    for shards, option in ((rest, ()), (["c"], ("--shard", "c"))):
+        error = refused_rest(three, *CLONE, *id_("R1"), *option)
+        assert f"request {TODAY}-R1 was committed in shard {', '.join(parts)} and not in {', '.join(shards)}" in error
+        for shard in shards:
+            assert re.search(rf"in shard {shard} delete {TODAY}-D1 of ana at {TODAY}T[\d:.]+Z \(x\)", error)
+    for part in parts:
+        again = three.json(*CLONE, *id_("R1"), "--shard", part)
+        assert (again["status"], [move["shard"] for move in again["moves"]]) == ("already_committed", [part])
+
+
+def test_the_rest_of_a_clone_is_refused_where_an_undo_took_its_source(two: Rmq) -> None:
+    settings = two.folder / "consumers.toml"
+    settings.write_text(settings.read_text() + TWO_SHARDS.replace('"two"', '"third"'))
+    two.json("clone", "--from", "other", "--to", "third", "--reason", "x", *id_("C0"))
+    clone = ("clone", "--from", "third", "--to", "two", "--reason", "x", *id_("R1"))
+    two.json(*clone, *IN_A)
+    two.json("undo", "-g", "third", "--reason", "x", "--actor", "ana", *id_("U1"))
+    assert f"in shard b undo {TODAY}-U1 of ana" in refused_rest(two, *clone)
+
+
+@pytest.mark.parametrize("shard", [(), IN_B])
+def test_a_finished_clone_has_the_moves_of_all_its_shards_when_its_source_is_gone(
+    three: Rmq, shard: tuple[str, ...]
+) -> None:
+    first = three.json(*CLONE, *id_("R1"))
+    three.json(*DELETE_SOURCE, *shard)
+    again = three.json(*CLONE, *id_("R1"))
+    assert (again["status"], again["notes"]) == ("already_committed", [])
+    assert [(move["shard"], move["to_offset"]) for move in again["moves"]] == [("a", 3), ("b", 1), ("c", 1)]
+    assert [move["shard"] for move in first["moves"]] == ["a", "b", "c"]
+
+
+def test_a_shard_that_never_had_the_source_of_a_clone_is_no_rest(three: Rmq) -> None:
+    """Nor is one that lost it before the clone, or had other topics of it."""
+    three.json(*DELETE_SOURCE, *IN_B)
+    three("send", "-t", "Bills", "--create", "--queues", "1", "--shard", "d", "d0")
+    three.json("reset", "-g", "other", "-t", "Bills", "--to-min", "--reason", "x")
+    clone = (*CLONE, "-t", "Orders", *id_("R1"))
+    assert {move["shard"] for move in three.json(*clone)["moves"]} == {"a", "c"}
+    three.json(*DELETE_SOURCE)
+    again = three.json(*clone)
+    assert (again["status"], {move["shard"] for move in again["moves"]}) == ("already_committed", {"a", "c"})
+    answer = three(*clone, *IN_B)
+    assert (answer.exit_code, "has no offsets of topic Orders in shard b: nothing to clone" in answer.err) == (2, True)
+
+
+def test_the_rest_of_a_clone_is_refused_where_the_import_saw_its_source_before_the_delete(imported: Rmq) -> None:
+    (imported.folder / "orders.jsonl").write_text('{"body": "x"}\n')
+    imported("send", "-t", "OrderEvents", "--create", "--queues", "1", "--shard", "x", "--file", "orders.jsonl")
+    source = ("-g", "gm_idle", "--reason", "x")
+    imported.json("reset", *source, "-t", "OrderEvents", "--to-min", "--shard", "x")
+    clone = ("clone", "--from", "gm_idle", "--to", "gm_online", "--reason", "x", *id_("R1"))
+    imported.json(*clone, "--shard", "x")
+    imported.json("delete-group", *source, *id_("D1"), "--shard", "broker-a")
+    answer = imported(*clone)
+    assert (answer.exit_code, f"in shard broker-a delete {TODAY}-D1 of " in answer.err) == (2, True), answer
 
 
 # --- another move in between ------------------------------------------------------------------------------------------

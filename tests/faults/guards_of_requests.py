@@ -197,6 +197,20 @@ REQUESTS = (
         ),
     ),
     Guard(
+        "lake.admin.clone:clone",
+        cases(
+            CUT,
+            "the_rest_of_a_clone_is_refused_where_its_source_was_deleted",
+            "a_finished_clone_has_the_moves_of_all_its_shards_when_its_source_is_gone",
+        ),
+        (("(*every, *shards)", "shards"), ("having | made.keys()", "having")),
+    ),
+    Guard(
+        "lake.admin.clone:_loss_of_source",
+        cases(CUT, "a_shard_that_never_had_the_source_of_a_clone_is_no_rest"),
+        (("if request.takes_source(lookup, ctl)", ""),),
+    ),
+    Guard(
         "lake.admin.delete_group:delete_group",
         cases(CUT, "a_delete_that_a_clone_overtakes_leaves_all_of_the_clone"),
         (("every=every", "every=()"),),
