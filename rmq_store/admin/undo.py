@@ -92,7 +92,7 @@ def undo_moves(positions: Positions, request: UndoRequest, shard: str) -> tuple[
     at = {move.queue: positions.get(off_id(group, move.queue)) for move in undone.moved}
     read = [move for move in undone.moved if at[move.queue] != _offset(move.to_offset)]
     if read and not request.force:
-        raise WrongUse(_consumed_since(undone, read, at))
+        raise WrongUse(_consumed_since(undone, read, at, shard))
     if new := [move.queue for move in read if move.from_offset is None]:
         raise WrongUse(
             f"group {group} had no offset in {listed([str(queue) for queue in new], 3)} before {undone.action} "
@@ -116,7 +116,7 @@ def _offset(value: int) -> int | None:
     return None if value == ABSENT else value
 
 
-def _consumed_since(undone: Ctl, read: Sequence[Moved], at: Mapping[MessageQueue, int | None]) -> str:
+def _consumed_since(undone: Ctl, read: Sequence[Moved], at: Mapping[MessageQueue, int | None], shard: str) -> str:
     """The refusal after windows: how many messages an undo would have consumed again, or skip."""
     again = skipped = 0
     for move in read:
@@ -125,9 +125,9 @@ def _consumed_since(undone: Ctl, read: Sequence[Moved], at: Mapping[MessageQueue
             again += max(now - max(before, move.to_offset), 0)
             skipped += max(before - now, 0)
     return (
-        f"windows were committed after {undone.action} {undone.request_id} in {len(read)} of its {len(undone.moved)} queues. "
-        f"An undo would have {again:,} of their messages consumed again, and skip {skipped:,}. Give --force to undo it "
-        "nevertheless"
+        f"windows were committed after {undone.action} {undone.request_id} in shard {shard}, in {len(read)} of its "
+        f"{len(undone.moved)} queues. An undo would have {again:,} of their messages consumed again, and skip {skipped:,}. "
+        "Give --force to undo it nevertheless"
     )
 
 

@@ -14,7 +14,7 @@ import rmq_store
 from rmq_store.admin.reset import ResetRequest, ResetTo
 from rmq_store.broker_files.local_offsets import local_offsets_text
 from rmq_store.commit.ctl import Actor
-from rmq_store.errors import StaleAttempt
+from rmq_store.errors import StaleAttempt, WrongUse
 from rmq_store.lake.admin import offset_moves
 from rmq_store.lake.admin.offset_moves import move_in_all
 from rmq_store.lake.commit import commit as protocol
@@ -112,6 +112,29 @@ def test_the_rest_of_an_undo_after_a_window_needs_force(cut_undo: Rmq) -> None:
     assert "windows were committed after reset" in refused_rest(cut_undo, *UNDO, *id_("U1"))
     done = cut_undo.json(*UNDO, *id_("U1"), "--force")
     assert (done["status"], done["undoes"]) == ("committed", f"{TODAY}-R0")
+
+
+def test_the_refusal_of_the_rest_of_an_undo_says_which_shards_are_undone(cut_undo: Rmq) -> None:
+    cut_undo(*WINDOW, *IN_B)
+    for option in ((), ("--dry-run",)):
+        answer = cut_undo(*UNDO, *id_("U1"), *option, "--json")
+        document = answer.json()
+        assert (answer.exit_code, [(move["shard"], move["to_offset"]) for move in document["moves"]]) == (2, [("a", 3)])
+        assert f"windows were committed after reset {TODAY}-R0 in shard b, in 1 of its 1 queues" in document["message"]
+        assert "Before that the undo was done in shard a" in document["message"]
+    assert re.search(r"\n *a +Orders +lake-a +0 +0 +3 ", cut_undo(*UNDO, *id_("U1")).out)
+    with pytest.raises(WrongUse, match=r"Before that the undo was done in shard a") as refused:
+        rmq_store.open_store(cut_undo.root).undo("two", reason="x", request_id=f"{TODAY}-U1")
+    assert [(report.shard, report.status) for report in refused.value.reports] == [("a", "already_committed")]
+
+
+def test_an_error_reports_the_shards_that_were_done_in_an_earlier_run_too(three: Rmq) -> None:
+    """Also those that come after the one that fails."""
+    three(*RESET, "--to-min", *id_("R1"), "--shard", "c")
+    command = (*RESET, "--to-min", *id_("R1"), "--json")
+    answer, _ = with_between(three, AFTER_A, command, (*RESET, "--to-max", *IN_B))
+    assert (answer.exit_code, {move["shard"] for move in answer.json()["moves"]}) == (3, {"a", "c"})
+    assert "Before that the reset was done in shard c, a" in answer.json()["message"]
 
 
 @pytest.mark.parametrize("shard", [(), IN_B])

@@ -60,37 +60,43 @@ def move_in_all(
     errors of ``move_offsets``, and WrongUse when the request is committed in some shards and not in one of ``requests``, and
     another move of the group came after it (``refuse_rest``).
 
-    ``finished``: called with each report, as soon as its shard is done. What was done before an error stays; the ``reports`` of
-    an RmqError have it.
+    ``finished``: called with each report, as soon as its shard is done; first with those of the shards that were done before.
+    What was done before an error stays; the ``reports`` of an RmqError have it.
     """
     named = {shard.name for shard, _ in requests}
     others = [shard for shard in every if shard.name not in named]
     seen: dict[str, int] = {}
+    rest = [*requests]
+    reports: dict[str, MoveReport] = {}
     if len(requests) > 1 or others:  # else it is checked by its own move
         made = {shard.name: _made(shard, request) for shard, request in requests}
         # As of these looks, which all come before the first commit: of two moves that overlap, a shard refuses one.
         seen = {shard.name: _epoch(shard.positions(), request) for shard, request in requests}
-        rest = [(shard, request) for shard, request in requests if made[shard.name] is None]
+        reports = {
+            shard.name: _made_before(shard, one) for shard, _ in requests if (one := made[shard.name]) is not None
+        }
+        rest = [(shard, request) for shard, request in requests if shard.name not in reports]
         if rest:
             _, request = rest[0]
             made |= {shard.name: _made(shard, request, commit_elsewhere) for shard in others}
             _refuse_rest([shard for shard, _ in rest], request, made)
+    if finished is not None:
+        for report in reports.values():
+            finished(report)
+    try:
         for shard, request in rest if len(requests) > 1 else ():
             _planned(shard, request)
-    reports: list[MoveReport] = []
-    parts: list[tuple[Shard, int]] = []
-    for shard, request in requests:
-        try:
-            report = move_offsets(shard, request, host, settings, seen.get(shard.name), parts)
-        except RmqError as error:
-            add_reports(error, request.action, reports)
-            raise
-        reports.append(report)
-        if report.status == Status.COMMITTED and shard.name in seen:
-            parts.append((shard, seen[shard.name] + 1))
-        if finished is not None:
-            finished(report)
-    return reports
+        parts: list[tuple[Shard, int]] = []
+        for shard, request in rest:
+            report = reports[shard.name] = move_offsets(shard, request, host, settings, seen.get(shard.name), parts)
+            if report.status == Status.COMMITTED and shard.name in seen:
+                parts.append((shard, seen[shard.name] + 1))
+            if finished is not None:
+                finished(report)
+    except RmqError as error:
+        add_reports(error, rest[0][1].action, reports.values())
+        raise
+    return [reports[shard.name] for shard, _ in requests]
 
 
 def move_offsets(
