@@ -13,7 +13,7 @@ While a move runs, the group's epoch in each of its shards says whether another 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from rmq_store.admin.offset_moves import MoveRequest
@@ -104,10 +104,18 @@ def refuse_rest(request_id: str, made: Mapping[str, Made], rest: Mapping[str, Ct
     ``later_move``; None: nothing.
     """
     after = [f"in shard {shard} {before.since}" for shard, before in made.items() if before.since]
-    after += [f"in shard {shard} {undone_sentence(move)}" for shard, move in rest.items() if move]
+    groups = {before.ctl.group for before in made.values()}
+    after += [
+        f"in shard {shard} {undone_sentence(move)}{_of_other(move, groups)}" for shard, move in rest.items() if move
+    ]
     if rest and after:
         raise WrongUse(
             f"request {request_id} was committed in shard {', '.join(made)} and not in {', '.join(rest)}, and another move "
             f"came after it: {'; '.join(after)}. The rest of it is not done, and nothing was changed; make a new request, "
             "with a new id"
         )
+
+
+def _of_other(move: Ctl, groups: Collection[str | None]) -> str:
+    """Which group an operator has moved, where it is not one of these: the source of a clone."""
+    return f", of group {move.group}" if move.action in MOVES and move.group not in groups else ""

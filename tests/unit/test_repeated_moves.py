@@ -50,6 +50,11 @@ DONE, FOLLOWED = Made(move(1)), Made(move(1), "undo 2026-01-01-2 of ana")
         ({"a": DONE}, {"b": move(2)}, r"in shard b reset 2026-01-01-2 of ana at 1970-01-01T00:00:00\S* \(x\)"),
         ({"a": DONE}, {"b": None, "c": move(2)}, r"in shard c reset 2026-01-01-2 of ana at \S+ \(x\)"),
         (
+            {"a": DONE},
+            {"b": move(2, Action.DELETE, group="source")},
+            r"in shard b delete 2026-01-01-2 of ana at \S+ \(x\), of group source",
+        ),
+        (
             {"a": FOLLOWED},
             {"b": move(3)},
             r"in shard a undo .* of ana; in shard b reset 2026-01-01-3 of ana at \S+ \(x\)",
