@@ -421,6 +421,18 @@ def test_the_error_of_a_move_has_the_reports_of_the_shards_before(two: Rmq) -> N
     assert (refused.value.reports, DONE_IN_A in str(refused.value)) == ((), False)
 
 
+def test_two_runs_of_one_request_at_once_each_do_some_shards(two: Rmq) -> None:
+    two(*RESET, "--to-max", *id_("R0"))
+    store = rmq_store.open_store(two.root)
+    command = (*RESET, "--to-min", *id_("R1"), "--json")
+    reports, other = between(
+        two, AFTER_A, lambda: store.reset("two", "Orders", "min", reason="x", request_id=f"{TODAY}-R1"), command
+    )
+    assert [(report.shard, report.status) for report in reports] == [("a", "committed"), ("b", "already_committed")]
+    assert (other.json()["status"], {move["shard"] for move in other.json()["moves"]}) == ("committed", {"a", "b"})
+    assert (offsets_of_two(two), two.json("audit")["audit"]) == ([["a", 0], ["b", 0]], [])
+
+
 @pytest.mark.parametrize("shard", [(), IN_B])
 def test_the_rest_of_a_move_is_not_done_where_another_one_overtakes_it(two: Rmq, shard: tuple[str, ...]) -> None:
     two(*RESET, "--to-min", *id_("R1"), *IN_A)
