@@ -105,9 +105,7 @@ def refuse_rest(request_id: str, made: Mapping[str, Made], rest: Mapping[str, Ct
     """
     after = [f"in shard {shard} {before.since}" for shard, before in made.items() if before.since]
     groups = {before.ctl.group for before in made.values()}
-    after += [
-        f"in shard {shard} {undone_sentence(move)}{_of_other(move, groups)}" for shard, move in rest.items() if move
-    ]
+    after += [f"in shard {shard} {_sentence(move, groups)}" for shard, move in rest.items() if move]
     if rest and after:
         raise WrongUse(
             f"request {request_id} was committed in shard {', '.join(made)} and not in {', '.join(rest)}, and another move "
@@ -116,6 +114,7 @@ def refuse_rest(request_id: str, made: Mapping[str, Made], rest: Mapping[str, Ct
         )
 
 
-def _of_other(move: Ctl, groups: Collection[str | None]) -> str:
-    """Which group an operator has moved, where it is not one of these: the source of a clone."""
-    return f", of group {move.group}" if move.action in MOVES and move.group not in groups else ""
+def _sentence(move: Ctl, groups: Collection[str | None]) -> str:
+    """What a later move was, and whose where it is of none of these groups, but of the source of a clone."""
+    of_other = f", of group {move.group}" if move.action in MOVES and move.group not in groups else ""
+    return f"{undone_sentence(move)}{of_other}"
