@@ -14,13 +14,16 @@ import duckdb
 import pytest
 
 from rmq_store.commit.positions import offset_hash, tally
+from rmq_store.consumer.delay import DelayLevels
 from rmq_store.errors import BadData, DerivedTableDamaged, StoreUnusable, WrongUse
 from rmq_store.lake.commit.dispatch import dispatch
 from rmq_store.lake.sql.query_limits import QueryLimits
 from rmq_store.lake.sql.relations import BASE_SQL, FILE_RELATIONS, SMALL_RELATIONS
-from rmq_store.lake.sql.sql import interrupted_after, open_duckdb, query
+from rmq_store.lake.sql.sql import _unreadable, interrupted_after, open_duckdb, query
 from rmq_store.lake.sql.views import views
 from rmq_store.lake.table.delta_table import LakeTable
+from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.store import LakeStore
 from rmq_store.settings.environment import Environment
 from rmq_store.utils.host import Host
 from tests.contract.sql import of, rows
@@ -264,3 +267,23 @@ def test_no_progress_bar_is_drawn_where_the_answer_goes(small: SmallStore) -> No
     code = f"from rmq_store.cli import main; raise SystemExit(main({arguments!r}))"
     answered = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert json.loads(answered.stdout) == [{"bar": False}]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_of_bytes"),
+    [
+        ("Couldn't deserialize thrift: TProtocolException: Invalid data", True),
+        ("Parquet magic bytes not found in footer", True),
+        ("Parquet file size is 0 bytes", True),
+        ("Invalid column metadata (corrupt file?)", True),
+        ("Corrupt snappy compressed data.", True),
+        ("Unexpected end of stream", True),
+        ("ZSTD decompression failed: Unknown frame descriptor", True),
+        ("AWS Error ACCESS_DENIED during GetObject operation: no", False),
+        ("AWS Error NETWORK_CONNECTION during HeadObject operation: curlCode: 7", False),
+    ],
+)
+def test_bytes_that_cannot_be_decoded_are_no_refusal(text: str, is_of_bytes: bool) -> None:
+    store = LakeStore(Root("s3://bucket/store"), "", DelayLevels())
+    error = OSError(f"reading the stream registered as 'msg' failed: IOError: {text}")
+    assert ("run the query again" in str(_unreadable(error, store))) == is_of_bytes

@@ -45,8 +45,12 @@ _KIND = re.compile(r"([A-Za-z -]+?) Error: ")
 _OF_THE_STORE = ("IO", "FATAL", "INTERNAL")
 _TRACEBACK = " Detail: Python exception:"
 """How Arrow's message goes on when a file is read in Python; what comes before has the error's own text."""
-_UNDECODED = re.compile(r"deserialize thrift|magic bytes not found|file size is \d+ bytes")
-"""What Arrow says of bytes that are no Parquet. To its own client of S3 an answer that ends within its head has no bytes."""
+_UNDECODED = re.compile(
+    r"deserialize thrift|magic bytes not found|file size is \d+ bytes|corrupt|end of (?:stream|file)|decompress|page header",
+    re.IGNORECASE,
+)
+"""What Arrow says of bytes that are no Parquet. To its own client of S3 an answer that ends within its head has no bytes, and
+what it then decodes are those that the memory had before."""
 _FILE = re.compile(r"([^/\s'\"]+)/(commitlog|consumequeue|offsets|commits)/([^\s'\"]+\.parquet)")
 """How an error names a file: its shard, table and path."""
 _SET = re.compile(r' Use "SET [^"\n]*" to [^.\n]*\.')
