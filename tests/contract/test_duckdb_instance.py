@@ -112,6 +112,14 @@ def test_after_an_error_the_next_query_has_a_new_instance() -> None:
     assert duckdb_instance._instance is not before
 
 
+def test_a_connection_in_whose_instance_another_query_failed_is_closed() -> None:
+    with connected(None) as other:
+        with pytest.raises(duckdb.Error), connected(None) as kept:
+            kept.connection.sql("SELECT * FROM nowhere")
+        assert other.instance is kept.instance
+    assert duckdb_instance._idle == []
+
+
 def test_a_fork_of_a_process_with_queries_has_an_instance_of_its_own_and_ends() -> None:
     code = """
 import os, sys

@@ -107,13 +107,13 @@ def _new(limits: QueryLimits | None) -> Connected:
 
 
 def _give_back(kept: Connected) -> None:
-    """Keep it for the next query. The one that was used longest ago goes."""
-    if not kept.let_go():
-        kept.close()
-        return
+    """Keep it for the next query, unless another had an error in its instance. The one that was used longest ago goes."""
+    is_empty = kept.let_go()
     with _lock:
-        _idle.append(kept)
-        surplus = _idle.pop(0) if len(_idle) > _MOST_IDLE else None
+        surplus: Connected | None = kept
+        if is_empty and (kept.limits is not None or kept.instance is _instance):
+            _idle.append(kept)
+            surplus = _idle.pop(0) if len(_idle) > _MOST_IDLE else None
     if surplus is not None:
         surplus.close()
 
