@@ -12,7 +12,7 @@ import re
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, TypedDict, Unpack
 
 import duckdb
@@ -305,11 +305,16 @@ def _register(
         kept.register(name, snapshot.small(name))
     for name in sorted(names & set(FILE_RELATIONS)):
         kept.register(name, _dataset(store, name, snapshot.files(name), of_messages if name in _MESSAGES else None))
-    texts = {name: base.sql.format(explode="unnest") for name, base in BASE_SQL.items()}
-    texts |= {view.name: view.sql for view in views().values()}
-    for name, text in texts.items():
+    for name, text in _view_texts().items():
         if name in names:
             kept.create_view(name, text)
+
+
+@cache
+def _view_texts() -> Mapping[str, str]:
+    """The SQL of each view of DuckDB by name, each after the views that it needs."""
+    of_base = {name: base.sql.format(explode="unnest") for name, base in BASE_SQL.items()}
+    return of_base | {view.name: view.sql for view in views().values()}
 
 
 _MESSAGES = ("msg", "archived")

@@ -120,8 +120,10 @@ def _newest_or_named(shard: Shard, broker_name: str, name: str, name_of: str) ->
     BadData when that one has not the parameter: what an import goes on from is not known then."""
     newest = last_import(shard, broker_name)
     parameters = json.loads(newest.parameters) if newest else {}
-    if name in parameters or name_of not in parameters:
-        return newest if name in parameters else None
+    if name in parameters:
+        return newest
+    if name_of not in parameters:
+        return None
     named = shard.ctl_of(parameters[name_of])
     if named is None:
         raise BadData(
