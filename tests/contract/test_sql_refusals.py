@@ -45,6 +45,12 @@ from tests.lake_fixtures import Bench, SmallStore
         ("COPY lag TO '/tmp/never-written.csv'", "only reads"),
         ("ATTACH '/tmp/never-written.db'", "only reads"),
         ("INSTALL httpfs", "only reads"),
+        ("EXPLAIN CREATE TABLE x AS SELECT 1", "only reads"),
+        ("EXPLAIN ANALYZE CREATE OR REPLACE TEMP VIEW audit AS SELECT 1 AS n WHERE false", "only reads"),
+        ("EXPLAIN (ANALYZE, FORMAT json) CREATE TEMP MACRO decode(x) AS ('x')", "only reads"),
+        ("/* EXPLAIN SELECT 1 */ EXPLAIN /* ) SELECT 1 */ ANALYSE DROP VIEW topics", "only reads"),
+        ("EXPLAIN ANALYZE (FORMAT json) SET VARIABLE x = (SELECT 1)", "only reads"),
+        ("EXPLAIN ANALYZE BEGIN", "only reads"),
         ("SELECT * FROM read_text('/etc/hostname')", "disabled by configuration"),
         ("SELECT * FROM '/etc/hostname'", "does not exist"),
         ("SELECT * FROM glob('/etc/*')", "disabled by configuration"),
@@ -140,6 +146,20 @@ def test_an_interrupt_that_came_too_early_is_sent_again() -> None:
 
     with interrupted_after(1, interrupt):
         assert is_third.wait(60)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "EXPLAIN SELECT 'é' AS \"(\"",
+        "/* é ( */ EXPLAIN (SELECT 1) UNION SELECT 2 -- )",
+        "EXPLAIN ANALYZE WITH a AS (SELECT 1) FROM a;",
+        "explain(analyze)(VALUES (1), (2))",
+        "EXPLAIN ANALYZE (FORMAT json) SELECT count(*) FROM messages",
+    ],
+)
+def test_each_select_can_be_explained(small: SmallStore, text: str) -> None:
+    assert query(small.store, text).column_names == ["explain_key", "explain_value"]
 
 
 def test_a_query_within_its_limits_has_the_answer_of_one_without(small: SmallStore) -> None:
