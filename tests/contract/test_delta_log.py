@@ -756,6 +756,27 @@ def test_a_copy_of_an_earlier_entry_is_refused(tmp_path: Path) -> None:
         log.opened()
 
 
+@pytest.mark.parametrize("removed", [False, True], ids=["added", "removed and added"])
+def test_a_live_file_that_is_added_again_has_the_values_of_the_later_entry(log: Log, removed: bool) -> None:
+    """So says Delta's protocol: Spark's ANALYZE TABLE writes statistics so."""
+    reader, values = log.opened(), {"partitionValues": {"store_day": "2026-11-21"}, "dataChange": False}
+    log.entries(
+        [*([remove("one.parquet")] if removed else []), add("one.parquet", 7, **values)], [add("three.parquet")]
+    )
+    reader.refresh()
+    assert state(reader.view) == state(log.view)
+    files = {file["path"]: file for file in reader.view.files.table.to_pylist()}
+    assert len(files) == len(reader.view.files) == 3
+    assert (files["one.parquet"]["size_bytes"], files["one.parquet"]["partition.store_day"]) == (
+        107,
+        date(2026, 11, 21),
+    )
+    assert [file.path for file in reader.view.files.recent] == ["one.parquet", "two.parquet", "three.parquet"]
+    if not removed:  # the protocol forbids both in one entry, and delta-rs then has no such file
+        log.checkpoint(2)
+        assert state(log.view)["files"] == state(reader.view)["files"], "the rows that delta-rs has"
+
+
 # --- a store that contradicts itself ---------------------------------------------------------------------------------
 
 

@@ -298,6 +298,12 @@ def of_another_kind(at: PlantedShard) -> None:
     )
 
 
+def of_another_kind_later(at: PlantedShard) -> None:
+    add = at.add_of(imported_file(at))
+    values = {"dataChange": False, "partitionValues": add["partitionValues"] | {"kind": "archive"}}
+    at.add_entry({"add": add | values})
+
+
 def rolled_back(at: PlantedShard) -> None:
     for entry in at.entries()[-5:]:
         entry.unlink()
@@ -397,6 +403,7 @@ FAULTS: dict[str, tuple[Plant, Problem]] = {
     "another id of the table": (other_id, Problem.TABLE_PROPERTIES_DIFFER),
     "a shard under another name": (nothing_more, Problem.SHARD_ELSEWHERE),
     "a message file that is an archive by the log": (of_another_kind, Problem.FILE_OF_ANOTHER_KIND),
+    "a later entry that makes a message file an archive": (of_another_kind_later, Problem.FILE_OF_ANOTHER_KIND),
     "a damaged checkpoint": (damaged_checkpoint, Problem.CHECKPOINT_UNREADABLE),
     "a damaged hint at a checkpoint": (
         lambda at: at.set_hint("{", "offsets"),

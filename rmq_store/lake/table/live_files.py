@@ -42,7 +42,7 @@ class LiveFiles:
         self._new: list[LiveFile] = []
         self._paths: set[str] = set()
         self.removals = 0
-        """How many entries have removed files."""
+        """How many entries have removed files, or added some again."""
         self.recent: list[LiveFile] = []
         """The files that entries added since the view was opened, in commit order, also if they were removed since."""
 
@@ -69,13 +69,15 @@ class LiveFiles:
         return len(self._paths)
 
     def apply(self, entry: Entry) -> None:
-        """Add and remove what the entry adds and removes."""
+        """Add and remove what the entry adds and removes. A live file that it adds again has the values of this ``add``, as
+        Delta's protocol says: other tools write statistics so."""
         added = [file for file in entry.added if file.path not in self._paths]
-        if entry.removed:
-            self._remove(set(entry.removed) - {file.path for file in entry.added})
-        self._new += added
+        again = {file.path for file in entry.added} & self._paths
+        if entry.removed or again:
+            self._remove({*entry.removed, *again})
+        self._new += entry.added
         self.recent += added
-        self._paths.update(file.path for file in added)
+        self._paths.update(file.path for file in entry.added)
 
     def load(self, adds: pa.StructArray) -> None:
         """The files of a checkpoint: its column ``add``, without nulls. Raises ValueError when it has one twice."""
