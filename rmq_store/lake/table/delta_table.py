@@ -200,7 +200,8 @@ class LakeTable:
         return self._read_stored(path, schema, pa.BufferReader(content))
 
     def _read_stored(self, path: str, schema: pa.Schema, source: Any = None) -> pa.Table:
-        with self._reading(path), pq.ParquetFile(source or self._source(path)) as file:
+        # Arrow's threads would fetch the pages of a file that is here already.
+        with self._reading(path), pq.ParquetFile(source or self._source(path), pre_buffer=False) as file:
             present = set(file.schema_arrow.names)
             rows = file.read(columns=[f.name for f in schema if f.name in present], use_threads=False)
         if present.issuperset(schema.names):
