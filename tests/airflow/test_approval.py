@@ -12,7 +12,7 @@ import pytest
 
 from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.store import LakeStore
-from tests.airflow.conftest import WARNINGS_OF_AIRFLOW
+from tests.airflow.conftest import WARNINGS_OF_AIRFLOW, dag_without_retries
 
 pytestmark = [pytest.mark.filterwarnings(ignored) for ignored in WARNINGS_OF_AIRFLOW]
 
@@ -106,6 +106,34 @@ def test_a_rejected_replay_consumes_nothing_and_is_green(
     assert query(deployed, "SELECT count(*) AS n FROM windows").to_pylist() == [{"n": 0}]
     late = run("rmq_replay", REPLAY | {"from": "2026-11-24T00:00:00Z"})
     assert (late["state"], late["plan"], late["replay"], len(asked)) == ("success", [], "skipped", 1)
+
+
+@pytest.mark.parametrize(("states", "is_asked"), [({}, True), ({"move_0": None}, True), ({"move_0": "skipped"}, False)])
+def test_who_has_rejected_is_not_asked_again_by_another_try(
+    airflow_home: Any, monkeypatch: pytest.MonkeyPatch, states: dict[str, Any], is_asked: bool
+) -> None:
+    """Airflow tries the task again when the answer comes before its scheduler knows that the task waits, which no test can
+    bring about."""
+    from airflow.providers.standard.operators.hitl import ApprovalOperator
+
+    from rmq_store.airflow.preview import Preview
+
+    questions, notes, states_of = list[Any](), list[str](), list[dict[str, Any]]()
+    shown = Preview({"group": "payments", "queues": [{"shard": "broker-a"}], "text": "would move"})
+    monkeypatch.setattr(Preview, "of_task", lambda *_: shown)
+    monkeypatch.setattr(ApprovalOperator, "execute", lambda self, context: questions.append(self.subject))
+    monkeypatch.setattr("rmq_store.airflow.task.note", lambda context, text: notes.append(text))
+
+    def get_task_states(**which: Any) -> dict[str, Any]:
+        states_of.append(which)
+        return {"r1": states} if states else {}
+
+    dag = dag_without_retries("rmq_reset_offset")
+    context = {"params": RESET, "dag": dag, "run_id": "r1", "ti": SimpleNamespace(get_task_states=get_task_states)}
+    dag.get_task("approve").execute(context)
+    assert states_of == [{"dag_id": "rmq_reset_offset", "task_ids": ["move"], "run_ids": ["r1"]}]
+    assert questions == (["rmq_reset_offset: payments in broker-a"] if is_asked else [])
+    assert [note[:15] for note in notes] == ([] if is_asked else ["not asked again"])
 
 
 def test_a_replay_consumes_once_it_is_approved_and_asks_only_where_the_run_says_so(

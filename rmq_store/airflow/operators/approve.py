@@ -45,12 +45,24 @@ class RmqApprovalOperator(ApprovalOperator):
         if not preview.is_to_do:
             self.log.info("there is nothing to approve: %s", preview.nothing_to_do or "it was committed before")
             return None
+        if self._was_rejected(context):
+            task.note(context, _REJECTED_BEFORE)
+            return None
         group = preview.facts["group"]
         shards = ", ".join(dict.fromkeys(row["shard"] for row in preview.facts["queues"]))
         self.subject = f"{context['dag'].dag_id}: {group} in {shards}"
         self.body = preview.facts["text"]
         self.params = ParamsDict({"group": _shown("Group", group), "shards": _shown("Shards", shards)})
         return super().execute(context)
+
+    def _was_rejected(self, context: Context) -> bool:
+        """Whether an earlier try of this task has skipped the next ones, which no answer can change. Airflow tries a task again
+        whose answer came before its scheduler knew that it waits."""
+        next_tasks, run_id = sorted(self.downstream_task_ids), context["run_id"]
+        states = (
+            context["ti"].get_task_states(dag_id=self.dag_id, task_ids=next_tasks, run_ids=[run_id]).get(run_id, {})
+        )
+        return bool(states) and all(state == "skipped" for state in states.values())
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """Write the answer to the note of the run; let the next tasks run, or skip them."""
@@ -60,6 +72,12 @@ class RmqApprovalOperator(ApprovalOperator):
             who = f"by {user['name']}" if user else "by default, since no answer came in time,"
             task.note(context, f"{verb} {who} at {format_time(at_ms)}")
         return super().execute_complete(context, event)
+
+
+_REJECTED_BEFORE = (
+    "not asked again: an earlier try was rejected, its next tasks were skipped and nothing was done. To be asked again, clear "
+    "this task with its downstream tasks"
+)
 
 
 def _shown(title: str, value: str) -> Param:
