@@ -383,6 +383,8 @@ def _count(params: Mapping[str, Any], name: str, least: int = 1) -> int | None:
     given = params.get(name)
     if given is None or given == "":
         return None
+    if isinstance(given, float) and given.is_integer():  # to JSON Schema, and so to Airflow's form, 3.0 is an integer
+        given = int(given)
     if isinstance(given, bool) or not isinstance(given, int) or given < least:
         raise WrongUse(f"{name} must be a whole number, {least} or more; it is {given!r}")
     return given

@@ -148,6 +148,7 @@ def test_a_partition_key_that_is_no_time_is_refused() -> None:
 def test_a_window_records_which_rule_gave_its_bound() -> None:
     request = consume_request(RUN, {"until": "2026-03-01T12:00:00Z", "max_messages": 10})
     assert (request.until_ms, request.max_messages) == (NOON_MS, 10)
+    assert consume_request(RUN, {"max_messages": 10.0}).max_messages == 10
     assert request.parameters == {"until_rule": "params"}
     assert request.actor == Actor("ada", "airflow")
     assert consume_request(RUN, {"until": None, "max_messages": None}).until_ms is None
@@ -168,6 +169,8 @@ def test_a_window_of_one_of_several_consumers_says_which_and_who_they_are() -> N
         ({"until": 1772366400}, "looks like seconds"),
         ({"max_messages": 0}, "max_messages must be a whole number, 1 or more; it is 0"),
         ({"max_messages": True}, "max_messages must be a whole number"),
+        ({"max_messages": 5.5}, "max_messages must be a whole number"),
+        ({"max_messages": float("inf")}, "max_messages must be a whole number"),
         ({"max_messages": "5"}, "max_messages must be a whole number"),
         ({"clients": "c1,,c2"}, "invalid list of client ids 'c1,,c2'"),
         ({"clients": "c1,c1"}, "invalid list of client ids 'c1,c1'"),
