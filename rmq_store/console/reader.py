@@ -64,7 +64,8 @@ class StoreReader:
             raise TooManyReaders from None
         try:
             store = self.open_store()
-            if store.store_id != slot.store_id:  # made again at the same place
+            is_same = store.store_id == slot.store_id and all(shard.is_as_read() for shard in slot.opened.values())
+            if not is_same:  # made again at the same place, or restored there
                 slot.store_id, slot.opened = store.store_id, {}
             yield _KeptStore(store.root, store.store_id, store.levels, opened=slot.opened)
         except WrongUse:

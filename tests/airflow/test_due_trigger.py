@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -80,3 +82,20 @@ def test_the_first_due_time_of_a_store_is_that_of_its_retries_and_none_after_the
     assert Host().now_ms() >= answer["next_retry_ms"]
     run("rmq_deliver_delayed")
     assert first_due_ms(deployed, shard, Host()) is None
+
+
+def test_a_store_that_was_restored_in_place_is_read_anew(deployed: LakeStore, run: Run) -> None:
+    """Its log grows behind the version that was read: what waits is that of the new history."""
+    from rmq_store.airflow.hooks.rmq import RmqHook
+    from rmq_store.airflow.triggers.due import _Watched
+
+    folder = Path(deployed.root.location)
+    older = shutil.copytree(folder, folder.with_name("older"))
+    (lost,) = run(CONSUME)["consume"]
+    watched = _Watched(RmqHook().deployment)
+    assert watched.first_due_ms() == {"broker-a": lost["next_retry_ms"]}
+    folder.rename(folder.with_name("lost"))
+    older.rename(folder)
+    (again,) = run(CONSUME)["consume"]
+    assert watched.first_due_ms() == {"broker-a": again["next_retry_ms"]}
+    assert again["next_retry_ms"] > lost["next_retry_ms"]

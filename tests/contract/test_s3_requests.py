@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,9 +12,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from rmq_store.console.listing import Question
+from rmq_store.console.reader import StoreReader
 from rmq_store.errors import StoreUnusable
 from rmq_store.lake.read.open_files import OpenFiles
 from rmq_store.lake.table import tables
+from rmq_store.lake.table.delta_entry import entry_name
+from rmq_store.lake.table.delta_log import LOG_FOLDER
 from rmq_store.lake.table.request_counter import Kind
 from rmq_store.lake.table.stage import NewFile, stage
 from rmq_store.lake.table.store import LakeStore
@@ -62,6 +67,26 @@ def test_shards_without_an_entry_are_looked_for_where_there_would_be_none(counte
         store.shards()
     with pytest.raises(StoreUnusable, match="broker-a: these folders in "):
         store.create_shard("local")
+
+
+def test_a_page_of_a_store_that_stays_open_asks_for_the_newest_and_the_next_entry_of_each_table(
+    counted_root: CountedRoot,
+) -> None:
+    store, _ = LakeStore.init(counted_root.root)
+    queue = MessageQueue("Orders", "broker-a", 0)
+    Bench(store.create_shard("broker-a")).import_messages({queue: [message(queue, 0, 0)]})
+    reader = StoreReader(lambda: LakeStore.open(counted_root.root), readers=1)
+    question = Question("SELECT sum(max_offset) AS n FROM queues", {})
+    assert reader.rows(question) == [[{"n": 1}]]
+    counted_root.proxy.requests.clear()
+    assert reader.rows(question) == [[{"n": 1}]]
+    keys = Counter(request.key.partition("stores/one/")[2] for request in counted_root.proxy.requests)
+    versions = {"commitlog": 1, "consumequeue": 0, "offsets": 0}
+    assert keys == {"store.json": 1, "": 1} | {
+        f"broker-a/{table}/{LOG_FOLDER}/{entry_name(number)}": 1
+        for table, newest in versions.items()
+        for number in (newest, newest + 1)
+    }
 
 
 @pytest.mark.parametrize("rows", [2, 24], ids=["small", "large"])

@@ -72,7 +72,8 @@ def looked(first_due: Mapping[str, int | None], now_ms: int, poll_s: float) -> t
 
 
 class _Watched:
-    """A store and its open shards: a shard that has not changed costs a look at the end of its log."""
+    """A store and its open shards: a shard that has not changed costs two looks at the ends of its logs, one of which shows
+    whether it was restored."""
 
     def __init__(self, deployment: Deployment) -> None:
         self._deployment = deployment
@@ -83,6 +84,8 @@ class _Watched:
         """When the first waiting message of each shard is due (UTC ms)."""
         from rmq_store.lake.window.deliver import first_due_ms
 
+        if not all(shard.is_as_read() for shard in self._shards.values()):
+            self._store, self._shards = None, {}
         store = self._store = self._store or self._deployment.open_store()
         names = store.shard_names()
         for name in names:

@@ -28,6 +28,8 @@ VACUUM = "VACUUM"
 """The operation of an entry behind which files are deleted that no version names."""
 RESTART = "RESTART"
 """The operation of an entry that makes a table empty, whatever the log before it holds."""
+END_BYTES = 64 << 10
+"""By so many bytes at its end, and its size, a file of the log is known again."""
 _SAFE = "/=~-_."
 _COMMIT_IDS = "commit_ids"
 _ACTIONS = "actions"
@@ -77,6 +79,8 @@ class Entry:
     """The ``commitInfo`` action."""
     protocol: Mapping[str, Any] | None = None
     metadata: Mapping[str, Any] | None = None
+    end: tuple[bytes, int] = field(default=(b"", 0), compare=False, repr=False)
+    """As ``end_of``, of its file."""
 
     @property
     def is_vacuum(self) -> bool:
@@ -97,6 +101,11 @@ class Entry:
 
 def entry_name(version: int) -> str:
     return f"{version:020d}.json"
+
+
+def end_of(content: bytes) -> tuple[bytes, int]:
+    """The last ``END_BYTES`` of a file of the log, and its size in bytes: as ``Root.tail`` returns them."""
+    return content[-END_BYTES:], len(content)
 
 
 def entry_bytes(
@@ -175,7 +184,7 @@ def parse_entry(content: bytes, version: int, where: str) -> Entry:
     """
     try:
         actions = [_parsed(line) for line in content.decode().split("\n") if line and not line.isspace()]
-        entry = _entry(actions, version, where)
+        entry = _entry(actions, version, where, end_of(content))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise LogDamaged(f"{where} is damaged ({error})") from error
     if not actions or entry.info.get(_ACTIONS, len(actions) - 1) != len(actions) - 1:
@@ -192,7 +201,7 @@ def twice(paths: Sequence[str]) -> str | None:
     return Counter(paths).most_common(1)[0][0]
 
 
-def _entry(actions: Sequence[Mapping[str, Any]], version: int, where: str) -> Entry:
+def _entry(actions: Sequence[Mapping[str, Any]], version: int, where: str, end: tuple[bytes, int]) -> Entry:
     added, removed, positions, updated_ms = [], [], {}, {}
     single: dict[str, Mapping[str, Any]] = {}
     for action in actions:
@@ -220,6 +229,7 @@ def _entry(actions: Sequence[Mapping[str, Any]], version: int, where: str) -> En
         single.get("commitInfo", {}),
         protocol,
         metadata,
+        end,
     )
 
 

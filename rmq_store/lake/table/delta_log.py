@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from rmq_store.commit.append import Append, NameState, PutAnswer, Request, Verdict, is_young
 from rmq_store.errors import CommitOutcomeUnknown, LogDamaged, MissingFile, RmqError, StoreUnusable
-from rmq_store.lake.table.delta_entry import Entry, check_readable, entry_name, layout, parse_entry
+from rmq_store.lake.table.delta_entry import END_BYTES, Entry, check_readable, end_of, entry_name, layout, parse_entry
 from rmq_store.lake.table.log_view import LogView
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store_errors import is_refused
@@ -118,6 +118,20 @@ class DeltaLog:
         """``refresh``, unless the end of the log was known less than ``age_ms`` ago. ``now_ms``: the store's time."""
         if abs(now_ms - self.view.known_ms) >= age_ms:
             self.refresh()
+
+    def is_as_read(self) -> bool:
+        """Whether the newest file that was read, an entry or a checkpoint, is there and has the same end. If not, open the log
+        again: it was restored from a copy, or cleaned up long after it was read. One request.
+
+        For a process that may outlive a restore in place. ``refresh`` does not ask that: it goes on behind what was read, also
+        in another history.
+        """
+        version = self.view.version
+        name = self._checkpoint_name(version) if version == self.view.checkpoint else self._name(version)
+        try:
+            return self._root.tail(name, END_BYTES) == self.view.end
+        except (FileNotFoundError, MissingFile):
+            return False
 
     def commit_ids(self) -> tuple[str, ...]:
         """The commits in the newest entry that was read; none when the view begins with it, and it was cleaned away."""
@@ -250,7 +264,9 @@ class DeltaLog:
             with pq.ParquetFile(BytesIO(content)) as file:
                 names = [n for n in ("txn", "add", "metaData", "protocol") if n in file.schema_arrow.names]
                 actions = file.read(columns=names)
-            return self._state(actions, version, at_ms, where)
+            view = self._state(actions, version, at_ms, where)
+            view.end = end_of(content)
+            return view
         # The file is in memory, so an OSError is of its content.
         except (pa.ArrowException, OSError, KeyError, ValueError, TypeError, IndexError, RecursionError) as error:
             reason = " ".join(str(error).split())

@@ -37,6 +37,8 @@ class LogView:
     metadata: Mapping[str, Any] | None = None
     commit_ids: dict[int, tuple[str, ...]] = field(default_factory=dict)
     """The commits in each entry that was read."""
+    end: tuple[bytes, int] = (b"", 0)
+    """As ``end_of``, of the newest file that was read: an entry, or the checkpoint from which the view was opened."""
     _files: LiveFiles | None = None
 
     @property
@@ -61,6 +63,7 @@ class LogView:
         self.positions = self.positions.advanced(entry.version, entry.positions, entry.updated_ms)
         self.commit_ids[entry.version] = entry.commit_ids
         self.version = entry.version
+        self.end = entry.end
 
     def describe(self, metadata: Mapping[str, Any]) -> None:
         """Take a ``metaData`` action. Raises OtherFormat when another tool has changed how the table is laid out."""

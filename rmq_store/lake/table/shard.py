@@ -16,7 +16,7 @@ from rmq_store.commit.positions import Positions
 from rmq_store.errors import BadData, RmqError
 from rmq_store.lake.table import tables
 from rmq_store.lake.table.ctl_index import CtlIndex
-from rmq_store.lake.table.delta_log import NoTable
+from rmq_store.lake.table.delta_log import DeltaLog, NoTable
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.derived_table import DerivedTable
 from rmq_store.lake.table.object_store import Root
@@ -106,6 +106,15 @@ class Shard:
         else:
             with ThreadPoolExecutor(len(names)) as pool:
                 list(pool.map(up, names))
+
+    def is_as_read(self) -> bool:
+        """Whether the log of each table that is open is the one that was read (``DeltaLog.is_as_read``). If not, the shard was
+        probably restored from a copy: open it again. A request for each table, in S3 all at once."""
+        logs = [table.log for table in vars(self).values() if isinstance(table, LakeTable)]
+        if self.root.is_local or len(logs) <= 1:
+            return all(log.is_as_read() for log in logs)
+        with ThreadPoolExecutor(len(logs)) as pool:
+            return all(pool.map(DeltaLog.is_as_read, logs))
 
     @property
     def local_broker(self) -> str:
