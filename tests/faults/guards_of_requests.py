@@ -6,6 +6,8 @@ from tests.faults.guard import Guard, cases
 
 IMPORT = "tests/contract/test_import_store.py"
 IMPORTS = "tests/faults/test_import_guards.py"
+LOST_ENDS = "tests/contract/test_lost_ends.py"
+LAST_RECORDS = "tests/unit/test_last_records.py"
 SEND = "tests/contract/test_engines_send.py"
 SEND_COMMAND = "tests/contract/test_cli_send.py"
 REDRIVE = "tests/contract/test_engines_redrive.py"
@@ -33,13 +35,34 @@ REQUESTS = (
                 "a_file_that_is_missing_just_before_the_position_is_named",
                 "salvage_records_the_files_that_are_missing_and_what_the_broker_removed",
             ),
+            *cases(LOST_ENDS, "a_lost_end_before_a_marker_is_refused_and_can_be_continued"),
+            *cases(LOST_ENDS, "a_log_that_goes_on_behind_a_marker_is_imported"),
         ),
+        (("at >= first and fingerprint(", "fingerprint("),),
         deep=True,
     ),
     Guard(
         "lake.broker.import_part:fingerprint",
         cases(IMPORTS, "a_log_with_other_bytes_before_the_position_is_not_the_one_that_was_imported"),
         (("hashlib.sha256(data).hexdigest()", '""'),),
+    ),
+    Guard(
+        "lake.broker.last_records:has_last_records",
+        cases(LOST_ENDS, "files_with_nothing_but_a_marker_do_not_hide_the_records_before"),
+        (("== digest", "!= ''"),),
+    ),
+    Guard(
+        "lake.broker.last_records:window",
+        cases(LAST_RECORDS, "the_last_record_and_at_least_4096_bytes_of_its_file"),
+        (("min(last.begin, last.end - FINGERPRINT_BYTES)", "last.end - FINGERPRINT_BYTES"),),
+    ),
+    Guard(
+        "lake.broker.last_records:over_marker",
+        (
+            *cases(LAST_RECORDS, "a_marker_belongs_to_the_record_before_it"),
+            *cases(LOST_ENDS, "a_marker_that_was_written_over_is_missed"),
+        ),
+        (("replace(last, end=end)", "last"), ("marker == task_begin", "marker")),
     ),
     Guard(
         "lake.broker.import_commit:_queue_positions",

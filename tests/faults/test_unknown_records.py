@@ -50,6 +50,7 @@ OF_IMPORTS: dict[str, Row] = {
     "a fingerprint that is an object": {"fingerprint": {"x": 1}},
     "a fingerprint that is too short": {"fingerprint": [0]},
     "no fingerprint": {"fingerprint": None},
+    "last records without a hash": {"last_records": [0, 100]},
     "a range of texts": {"range": ["0", "100"]},
     "a broker name that is a number": {"broker_name": 5},
     "skipped bytes that are an object": {"skipped": {"x": 1}},

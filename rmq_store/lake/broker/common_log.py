@@ -16,10 +16,10 @@ from rmq_store.broker_files.mapped_file_queue import MappedFileQueue
 from rmq_store.broker_files.queue_generations import Generations
 from rmq_store.lake.read.message_search import quoted
 from rmq_store.lake.sql.sql import query
-from rmq_store.lake.table.imports import generations
+from rmq_store.lake.table.imports import generations, last_import, last_records_of
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
-from rmq_store.log.commit_log import Blank, NothingWritten, Stop, item_at, record_at
+from rmq_store.log.commit_log import BEHIND_BYTES, Blank, NothingWritten, Stop, item_at, record_at
 from rmq_store.log.record import Record
 
 _MARKS = 4096
@@ -84,6 +84,7 @@ def common_log(
     """
     (lost,) = query(store, text).to_pylist()
     is_exact = next_place in (common_end, _over_blank(source, log, common_end))
+    is_exact |= next_place == imported and _ends_with_marker(shard, broker_name, common_end)
     has_all = not others and not lost["messages"] and imported <= log.files[-1].end_offset
     continues = _goes_on(source, log, common_end)
     return CommonLog(common_end, continues, lost["messages"], lost["queues"], is_exact, has_all)
@@ -97,8 +98,9 @@ def what_differs(common: CommonLog | None, broker_name: str) -> str:
         when = "" if common.continues else ", once the broker has written on"
         return (
             "every imported record is in it, but the last bytes that were imported are others here: the last record was copied "
-            "while the broker wrote it, for that import or for this one, or was changed since. Import a newer copy. If that is "
-            "refused too, the record stays as it was imported, and what follows can be imported under another broker name"
+            "while the broker wrote it, for that import or for this one, or was changed since, or a broker that was killed has "
+            "written over the end-of-file marker behind it. Import a newer copy. If that is refused too, the record stays as "
+            "it was imported, and what follows can be imported under another broker name"
             f"{when} (--continue-as NAME); docs/limits.md, 'A broker that lost the end of its log', says how its groups "
             "continue there"
         )
@@ -137,6 +139,13 @@ def _is_same(source: FileSource, log: MappedFileQueue, queues: Generations, row:
         return False
     offset = row["queue_offset"]  # as it is at the broker, where the message has no entry
     return record.queue_offset in (offset, queues.broker_offset(record.topic, record.queue_id, offset))
+
+
+def _ends_with_marker(shard: Shard, broker_name: str, offset: int) -> bool:
+    """Whether the newest import had an end-of-file marker at the offset, behind its last record: no other was there."""
+    newest = last_import(shard, broker_name)
+    records = last_records_of(newest) if newest else None
+    return records is not None and records[1] == offset + BEHIND_BYTES
 
 
 def _goes_on(source: FileSource, log: MappedFileQueue, offset: int) -> bool:

@@ -21,8 +21,9 @@ from rmq_store.errors import BadData
 from rmq_store.lake.broker.broker_configs import BrokerConfigs, queues_of_others, queues_of_users, same_configs
 from rmq_store.lake.broker.import_part import LogRead, fingerprint
 from rmq_store.lake.broker.import_slice import ImportJob
+from rmq_store.lake.broker.last_records import last_records
 from rmq_store.lake.broker.salvage import Skipped
-from rmq_store.lake.table.imports import CONFIGS_OF
+from rmq_store.lake.table.imports import CONFIGS_OF, LAST_RECORDS
 from rmq_store.message.message import MessageQueue
 
 GONE = "the broker removed it before it was imported"
@@ -41,6 +42,8 @@ class PartOf:
     facts: Mapping[str, Any] = field(default_factory=dict)
     """What its row records of the log that its broker name continues."""
     reason: str = ""
+    records_before: list[Any] | None = None
+    """The last records of the import before (``last_records_of``)."""
     moved: tuple[Moved, ...] = ()
     """The offsets with which groups begin the queues of a broker name that continues another one's log."""
 
@@ -100,6 +103,8 @@ def import_commit(
         observed=configs.observed,
     )
     has_new_configs = read.is_last and (before is None or not same_configs(before, ctl))
+    mark, last = fingerprint(job.source, read.log, read.end), read.last
+    records = part.records_before if last is None else last_records(job.source, read.log, last, mark[0])
     facts = dict(part.facts) | {
         "broker_name": job.broker_name,
         "range": [read.begin, read.end],
@@ -107,7 +112,8 @@ def import_commit(
         "deleted": read.deleted,
         "unlisted": [sum(unlisted.values()), len(unlisted)],
         **({"other_levels": sorted(map(list, read.delays.items()))} if read.delays else {}),
-        "fingerprint": fingerprint(job.source, read.log, read.end),
+        "fingerprint": mark,
+        **({LAST_RECORDS: records} if records and records != [mark[0], read.end, mark[1]] else {}),
         "skipped": [[skip.begin, skip.end, skip.reason] for skip in skipped],
         "queue_gaps": [[gap.topic, gap.queue_id, gap.begin, gap.end, gap.reason] for gap in gaps],
         "missing_files": [[gap.first, gap.last, gap.count] for gap in read.log.missing],

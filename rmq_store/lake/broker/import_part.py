@@ -18,8 +18,10 @@ from rmq_store.commit.ctl import Ctl, Produced
 from rmq_store.errors import BadData, DamagedRecord, UnsupportedRecord
 from rmq_store.lake.broker.import_slice import ImportJob, ImportResult, ImportTask
 from rmq_store.lake.broker.import_tasks import run_tasks, tasks_of
+from rmq_store.lake.broker.last_records import FINGERPRINT_BYTES, Written, has_last_records
 from rmq_store.lake.broker.salvage import CHUNK_BYTES, HOLE, Skipped
 from rmq_store.lake.table.import_parameters import parameter_of_import
+from rmq_store.lake.table.imports import LAST_RECORDS
 from rmq_store.lake.window.engine import Engine
 from rmq_store.log.commit_log import Damage
 
@@ -29,8 +31,6 @@ _SEGMENTS = 100_000
 """Of a part: its row is read back in seconds. There is one for each queue and chunk."""
 _PARTS = 10
 """How many parts a log should have at least."""
-
-_FINGERPRINT_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,11 @@ class LogRead:
     def delays(self) -> dict[int, int]:
         """By delay level the broker's delay (ms), as its last message shows it, where the store's levels have another one."""
         return {level: delay_ms for result in self.results for level, delay_ms in result.delays.items()}
+
+    @property
+    def last(self) -> Written | None:
+        """The last record of the part; None: it has none."""
+        return next((result.last for result in reversed(self.results) if result.last), None)
 
     @property
     def note(self) -> str | None:
@@ -147,7 +152,8 @@ def begin_of(source: FileSource, log: MappedFileQueue, imported: int | None, bef
             f"{gap.last} is missing, so it cannot be checked that this is the log that was imported up to {imported}. Nothing "
             "was changed. Restore the file"
         )
-    if imported > end or (at >= first and fingerprint(source, log, imported) != [at, digest]):
+    other = at >= first and fingerprint(source, log, imported) != [at, digest]
+    if imported > end or other or not has_last_records(source, log, before.parameter(LAST_RECORDS)):
         raise OtherLog(f"the log of {source} is not the one that was imported up to {imported}")
     return imported
 
@@ -157,7 +163,7 @@ def fingerprint(source: FileSource, log: MappedFileQueue, end: int) -> list[Any]
     file = next((f for f in log.files if f.start_offset < end <= f.end_offset), None)
     if file is None:
         return [end, ""]
-    begin = max(file.start_offset, end - _FINGERPRINT_BYTES)
+    begin = max(file.start_offset, end - FINGERPRINT_BYTES)
     data = source.read(file.name, begin - file.start_offset, end - file.start_offset)
     return [begin, hashlib.sha256(data).hexdigest()]
 

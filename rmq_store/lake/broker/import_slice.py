@@ -25,6 +25,7 @@ from rmq_store.consumer.delay import DelayLevels
 from rmq_store.errors import BadData
 from rmq_store.lake.broker.import_entries import EntryReader, Run, compare, of_a_deleted_topic, take_delivery_times
 from rmq_store.lake.broker.inner_batches import with_inner_messages
+from rmq_store.lake.broker.last_records import Written, over_marker
 from rmq_store.lake.broker.records import record_batches
 from rmq_store.lake.broker.salvage import (
     CHUNK_BYTES,
@@ -127,6 +128,8 @@ class ImportResult:
     has_bytes_after: bool = False
     """Whether bytes other than 0 follow ``end``, where no record begins, in the next CHUNK_BYTES: the rest of a file, which may
     be a gigabyte, is not read for that."""
+    last: Written | None = None
+    """The last record; None: the task has read none."""
     failed: bool = False
     """Whether an error ended a task that may not have begun at a record; a task for the whole file finds out which."""
 
@@ -151,6 +154,7 @@ def _imported(job: ImportJob, task: ImportTask, attempt: str) -> ImportResult:
     skipped: list[Skipped] = []
     messages = deleted = 0
     torn: Damage | None = None
+    last: Written | None = None
     reader = EntryReader(job.source, job.queues)
     delays: dict[int, int] = {}
     while True:
@@ -165,6 +169,7 @@ def _imported(job: ImportJob, task: ImportTask, attempt: str) -> ImportResult:
                 stop = item
                 break
             messages += item.num_rows
+            last = _last_of(item)
             part = task.number * PARTS_PER_FILE + len(files)
             for file, segments in _staged(job, chunk, item, part, attempt):
                 if len(files) == PARTS_PER_FILE:
@@ -205,6 +210,8 @@ def _imported(job: ImportJob, task: ImportTask, attempt: str) -> ImportResult:
                 continue
             case _:
                 pass
+        if isinstance(stop, Blank):
+            last = over_marker(last, stop.commit_log_offset, task.begin, task.file.start_offset)
         is_file_end = isinstance(stop, Blank | FileEnd)
         stopped_by = stop if isinstance(stop, Damage | Unsupported) and not torn else None
         has_bytes_after = isinstance(stop, NothingWritten) and not (
@@ -226,7 +233,14 @@ def _imported(job: ImportJob, task: ImportTask, attempt: str) -> ImportResult:
             skipped=tuple(skipped),
             torn=torn,
             has_bytes_after=has_bytes_after,
+            last=last,
         )
+
+
+def _last_of(rows: pa.Table) -> Written:
+    """The record of the last row. The rows are in log order."""
+    begin = rows.column("commit_log_offset")[-1].as_py()
+    return Written(begin, begin + rows.column("store_size")[-1].as_py())
 
 
 def _too_many_files(task: ImportTask) -> str:

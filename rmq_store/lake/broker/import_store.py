@@ -50,6 +50,7 @@ from rmq_store.lake.table.imports import (
     handed_back_by,
     last_configs,
     last_import,
+    last_records_of,
     names_of_log,
 )
 from rmq_store.lake.table.imports import generations as recorded_generations
@@ -282,7 +283,9 @@ class _Import:
             return PartOf(request.request_id, request.actor, number, facts=facts, reason=reason, moved=cut.moved)
         first = first_of_continued(shard, request.broker_name)
         facts |= {CONTINUES_OF: first.commit_id} if first else {}
-        return PartOf(request.request_id, request.actor, number, facts=facts)
+        before = last_import(shard, request.broker_name)
+        records = last_records_of(before) if before else None
+        return PartOf(request.request_id, request.actor, number, facts=facts, records_before=records)
 
     def _generations(self, cut: LogCut | None) -> Generations:
         """Those that were imported before this part. A name that continues another one's log has those of its queues there."""

@@ -33,6 +33,7 @@ _SHAPES: Mapping[str, Shape] = {
     "generations": [(str, int, [int])],
     "generations_of": str,
     "handed_back_by": str,
+    "last_records": (int, int, str),
     "messages": int,
     "other_levels": [(int, int)],
     "queue_gaps": [(str, int, int, int, str)],

@@ -38,6 +38,10 @@ BEGUN_AGAIN = "begun_again"
 GENERATIONS_OF = "generations_of"
 """The parameter of the later imports of that broker: the id of that one."""
 
+LAST_RECORDS = "last_records"
+"""The parameter of an import whose fingerprint has not all of its last record: [begin, end, hash] of the last bytes of records,
+physical offsets. An import that read no record has those of the one before."""
+
 HANDED_BACK_BY = "handed_back_by"
 """The parameter of an import after a hand-back: the id of that one."""
 
@@ -57,6 +61,15 @@ def last_import(shard: Shard, broker_name: str) -> Ctl | None:
         if newest := _newest(ctls, broker_name):
             return newest
     return _newest([ctl for action in IMPORTS for ctl in shard.ctls_since(0, action=action)], broker_name)
+
+
+def last_records_of(ctl: Ctl) -> list[Any] | None:
+    """The last bytes of records that an import or a hand-back has recorded, as LAST_RECORDS has them: else those of its
+    fingerprint. None: it has neither, as one that read nothing."""
+    if records := ctl.parameter(LAST_RECORDS):
+        return list(records)
+    begin, digest = parameter_of_import(ctl, "fingerprint")
+    return [begin, parameter_of_import(ctl, "range")[1], digest] if digest else None
 
 
 def last_configs(shard: Shard, broker_name: str) -> Ctl | None:
@@ -176,11 +189,13 @@ def parameters_of_next(shard: Shard, broker_name: str) -> dict[str, Any]:
         raise StoreUnusable(f"the last import of broker {broker_name} is missing in shard {shard.name}")
     end = parameter_of_import(newest, "range")[1]
     first = first_of_continued(shard, broker_name)
+    records = newest.parameter(LAST_RECORDS)
     return {
         "broker_name": broker_name,
         "range": [end, end],
         "messages": 0,
         "fingerprint": parameter_of_import(newest, "fingerprint"),
+        **({LAST_RECORDS: records} if records else {}),
         "topics": configs.parameter("topics"),
         "groups": configs.parameter("groups"),
         **({CONTINUES_OF: first.commit_id} if first else {}),

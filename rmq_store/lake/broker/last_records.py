@@ -1,0 +1,64 @@
+"""The last records of an import, which show later that a log is the one that was imported.
+
+The bytes right before the import's end do not, where they are the rest of a file behind its end-of-file marker: zeros, as in
+every log. Nor do the last bytes of a large record, which may be the same in another one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rmq_store.broker_files.file_source import FileSource
+from rmq_store.broker_files.mapped_file_queue import MappedFile, MappedFileQueue
+from rmq_store.log.commit_log import BEHIND_BYTES
+
+FINGERPRINT_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Physical offsets ``[begin, end)`` of the last record that was read, with the head of an end-of-file marker that follows
+    it."""
+
+    begin: int
+    end: int
+
+
+def over_marker(last: Written | None, marker: int, task_begin: int, file_begin: int) -> Written | None:
+    """The last record and the head of the marker at the physical offset ``marker``, if nothing is between them. ``last`` None:
+    the task has read no record; then the one before its begin, if the file has one. Behind damage the marker does not count.
+    """
+    end = marker + BEHIND_BYTES
+    if last is not None:
+        return replace(last, end=end) if last.end == marker else last
+    return Written(marker, end) if file_begin < marker == task_begin else None
+
+
+def window(last: Written, file_begin: int) -> tuple[int, int]:
+    """The bytes ``[begin, end)`` that show the log: the last record, and at least FINGERPRINT_BYTES if its file has them."""
+    return max(file_begin, min(last.begin, last.end - FINGERPRINT_BYTES)), last.end
+
+
+def last_records(source: FileSource, log: MappedFileQueue, last: Written, fingerprinted: int) -> list[Any] | None:
+    """What an import records of its last records: where they begin and end, and their hash. None: they are in the fingerprint,
+    which begins at the physical offset ``fingerprinted``."""
+    file = log.file_at(last.begin)
+    begin, end = window(last, file.start_offset)
+    return [begin, end, hash_of(source, file, begin, end)] if begin < fingerprinted else None
+
+
+def has_last_records(source: FileSource, log: MappedFileQueue, recorded: list[Any] | None) -> bool:
+    """Whether the log has what ``last_records`` has recorded, as far as the broker still has the file. An import of an earlier
+    version has recorded nothing."""
+    if not recorded:
+        return True
+    begin, end, digest = recorded
+    file = next((file for file in log.files if file.start_offset <= begin < file.end_offset), None)
+    return file is None or hash_of(source, file, begin, end) == digest
+
+
+def hash_of(source: FileSource, file: MappedFile, begin: int, end: int) -> str:
+    """The hash of the bytes ``[begin, end)``, physical offsets in the file."""
+    return hashlib.sha256(source.read(file.name, begin - file.start_offset, end - file.start_offset)).hexdigest()
