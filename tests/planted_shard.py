@@ -65,6 +65,10 @@ class PlantedShard:
         number = int(self.entries(table)[-1].stem) + 1
         self._write(self.folder(table) / "_delta_log" / f"{number:020}.json", {"operation": "WRITE"}, actions)
 
+    def take_out(self, file: str) -> None:
+        """The log removes the file, as another tool would."""
+        self.add_entry({"remove": {"path": file, "deletionTimestamp": 0, "dataChange": True}})
+
     def set_hint(self, text: str, table: str = COMMITLOG) -> None:
         """What names the newest checkpoint."""
         (self.folder(table) / "_delta_log" / "_last_checkpoint").write_text(text)

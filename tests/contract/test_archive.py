@@ -11,6 +11,7 @@ import pytest
 from rmq_store.admin.track import REMOVED, TrackType
 from rmq_store.commit.positions import Outcome
 from rmq_store.lake.admin.track import track
+from rmq_store.lake.audit.finding import Problem
 from rmq_store.lake.maintain.compact import CompactReport, CompactRequest, compact
 from rmq_store.lake.maintain.retention import RetentionRequest, retain
 from rmq_store.lake.read.message_search import message_by_id, messages_by_key, messages_by_unique_key
@@ -21,6 +22,7 @@ from rmq_store.settings.retention_settings import RetentionRule
 from tests.contract.test_compact import lived
 from tests.faults.answers import Clock, set_clock
 from tests.faults.stores import GROUP, HOUR_MS, OPERATOR, TOPIC, Lake, copied, group_named, write_broker
+from tests.planted_shard import PlantedShard
 
 ALL = [
     RetentionRule(topic=topic, max_age_ms=1, archive=True)
@@ -106,6 +108,16 @@ def test_where_copies_are_gone_a_track_ends_there(lake: Lake) -> None:
     maintained(lake, *(replace(rule, archive=False) for rule in ALL[1:]))
     (of_group,) = [one for one in track(lake.store, message) if one.group == GROUP]
     assert ([hop.outcome for hop in of_group.hops], of_group.type) == ([Outcome.RETRIED, REMOVED], TrackType.UNKNOWN)
+
+
+def test_an_archive_that_is_taken_out_of_the_table_is_found(lake: Lake) -> None:
+    maintained(lake, *ALL)
+    at = PlantedShard(lake.folder, lake.shard_name)
+    archived, file = count(lake, "archived_rows"), at.files(kind="archive")[0]
+    at.take_out(file)
+    assert count(lake, "archived_rows") < archived
+    (finding,) = lake.audit()
+    assert (finding.problem, finding.file) == (Problem.RECORDED_FILE_NOT_LIVE, f"commitlog/{file}")
 
 
 def test_only_what_a_rule_archives_is_kept(lake: Lake) -> None:

@@ -120,6 +120,18 @@ def test_a_replaced_file_that_is_put_back_is_found(lake: Lake, kind: str) -> Non
     assert re.fullmatch("replaced by commit [0-9a-f]{32}", finding.detail or "")
 
 
+@pytest.mark.parametrize("kind", ["outcome", "key"])
+def test_a_joined_file_that_is_taken_out_is_found(lake: Lake, kind: str) -> None:
+    """No segment names it, the record of the compaction does."""
+    compacted(lake)
+    at = PlantedShard(lake.folder, lake.shard_name)
+    written = [file.path for ctl in lake.shard.ctls_since(0, action="compact") for file in ctl.files]
+    file = min(file for file in written if file.startswith(f"kind={kind}/"))
+    at.take_out(file)
+    (finding,) = (one for one in lake.audit() if one.problem == Problem.RECORDED_FILE_NOT_LIVE)
+    assert finding.file == f"commitlog/{file}"
+
+
 def test_the_derived_tables_are_those_that_a_rebuild_would_make(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     compacted(lake)
     assert [report for report in check(lake.shard) if report.differs] == []

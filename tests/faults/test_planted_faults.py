@@ -39,6 +39,7 @@ from rmq_store.errors import BadData, LogDamaged
 from rmq_store.lake.audit.audit import audit
 from rmq_store.lake.audit.finding import ADVICE, Finding, Problem
 from rmq_store.lake.commit.cursor import COMMITS, commits_at_cursor
+from rmq_store.lake.commit.derived_tables import KINDS
 from rmq_store.lake.commit.dispatch import dispatch
 from rmq_store.lake.commit.rebuild import rebuild
 from rmq_store.lake.maintain.compact import CompactRequest, compact
@@ -48,8 +49,9 @@ from rmq_store.lake.table.store import LakeStore
 from rmq_store.maintain.files_to_join import Limits
 from rmq_store.message.message import MessageQueue
 from rmq_store.utils.host import Host
+from tests.contract.test_import_store import store_of
 from tests.faults.answers import Clock, set_clock
-from tests.faults.stores import HOUR_MS, TESTS
+from tests.faults.stores import HOUR_MS, TESTS, Lake
 from tests.faults.test_planted_contents import FAULTS as CONTENT_FAULTS
 from tests.lake_damages import DAMAGES
 from tests.lake_fixtures import small_store
@@ -205,18 +207,33 @@ def reason_altered(at: PlantedShard) -> None:
 
 
 def taken_out(at: PlantedShard) -> None:
-    at.add_entry({"remove": {"path": imported_file(at), "deletionTimestamp": 0, "dataChange": True}})
+    at.take_out(imported_file(at))
+
+
+def compacted(at: PlantedShard) -> None:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        clock = Clock()
+        clock.ms += 2 * HOUR_MS
+        request = CompactRequest("2026-11-21-maintain", TESTS, limits=Limits(least_files=2))
+        compact(at.shard, request, set_clock(monkeypatch, clock))
+
+
+def joined_records_taken_out(at: PlantedShard) -> None:
+    """The file in which a compaction has joined the records of commits; and the derived tables, which have the records too, are
+    made again without them."""
+    compacted(at)
+    files = (file.path for ctl in at.shard.ctls_since(0, action="compact") for file in ctl.files)
+    at.take_out(min(file for file in files if file.startswith("kind=ctl/")))
+    for kind in KINDS:
+        shutil.rmtree(at.folder(kind.name))
+    rebuild(at.shard, Host())
 
 
 def put_back(kind: str) -> Plant:
     """A file that a compaction has replaced is in the table again, as after a RESTORE or a repair of the log."""
 
     def plant(at: PlantedShard) -> None:
-        with pytest.MonkeyPatch.context() as monkeypatch:
-            clock = Clock()
-            clock.ms += 2 * HOUR_MS
-            request = CompactRequest("2026-11-21-maintain", TESTS, limits=Limits(least_files=2))
-            compact(at.shard, request, set_clock(monkeypatch, clock))
+        compacted(at)
         replaced = {file for ctl in at.shard.ctls_since(0, action="compact") for file in ctl.parameter("replaced")}
         at.add_entry({"add": at.add_of(min(file for file in replaced if file.startswith(f"kind={kind}/")))})
 
@@ -238,7 +255,7 @@ def another_record(at: PlantedShard) -> None:
 def record_taken_out(at: PlantedShard) -> None:
     """The log removes the file with the record of a commit, as another tool's clean-up would."""
     dispatch(at.shard, Host(), every_commit=True)
-    at.add_entry({"remove": {"path": at.files(kind="ctl")[0], "deletionTimestamp": 0, "dataChange": True}})
+    at.take_out(at.files(kind="ctl")[0])
 
 
 def nothing_more(at: PlantedShard) -> None:
@@ -410,6 +427,7 @@ FAULTS: dict[str, tuple[Plant, Problem]] = {
         Problem.CHECKPOINT_UNREADABLE,
     ),
     "a message file taken out of the table": (taken_out, Problem.SEGMENT_FILE_NOT_LIVE),
+    "a joined file of records taken out of the table": (joined_records_taken_out, Problem.RECORDED_FILE_NOT_LIVE),
     "a message file that a compaction has replaced": (put_back("msg"), Problem.REPLACED_FILE_LIVE),
     "a file of records that a compaction has replaced": (put_back("ctl"), Problem.REPLACED_FILE_LIVE),
     "a message file twice, under two names": (lambda at: at.second_copy(imported_file(at)), Problem.FILE_IN_NO_SEGMENT),
@@ -540,6 +558,26 @@ def findings(sound: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
 @pytest.mark.parametrize("name", FAULTS)
 def test_the_audit_finds(findings: dict[str, list[Finding]], name: str) -> None:
     assert FAULTS[name][1] in {finding.problem for finding in findings[name]}
+
+
+def test_a_file_with_segments_that_left_the_table_is_found_by_them_only(findings: dict[str, list[Finding]]) -> None:
+    problems = {finding.problem for finding in findings["a message file taken out of the table"]}
+    assert Problem.SEGMENT_FILE_NOT_LIVE in problems
+    assert Problem.RECORDED_FILE_NOT_LIVE not in problems
+
+
+def test_a_file_of_half_messages_that_left_the_table_is_found(tmp_path: Path) -> None:
+    """They are in no queue, so no segment names their rows."""
+    lake = Lake(tmp_path / "store")
+    lake.load(store_of(tmp_path / "broker", {}))
+    lake.load(store_of(tmp_path / "more", {}, {"sys_flag": 4}, {"sys_flag": 4}), "2026-01-02-import")
+    assert lake.audit() == []
+    at = PlantedShard(lake.folder, lake.shard_name)
+    file = at.files(kind="msg")[-1]
+    at.take_out(file)
+    (finding,) = lake.audit()
+    assert (finding.problem, finding.file) == (Problem.RECORDED_FILE_NOT_LIVE, f"commitlog/{file}")
+    assert re.fullmatch("written by commit [0-9a-f]{32}", finding.detail or "")
 
 
 @pytest.mark.parametrize("name", UNREADABLE)

@@ -56,6 +56,7 @@ class Problem(StrEnum):
     # ``segments.py``: the queues and the rows of their messages.
     FILE_IN_NO_SEGMENT = "file in no segment"
     REPLACED_FILE_LIVE = "replaced file live"
+    RECORDED_FILE_NOT_LIVE = "recorded file not live"
     SEGMENT_ROWS_DIFFER = "segment rows differ"
     SEGMENTS_OVERLAP = "segments overlap"
     MESSAGES_MISSING = "messages missing"
@@ -210,6 +211,11 @@ ADVICE: Mapping[Problem, Advice] = {
         "another tool (RESTORE) put a file back that a compaction had joined with others: its rows are in the table twice, and "
         "count twice in SQL",
         "Stop what writes to the store, and run no 'rmq maintain': it may join the rows again. " + _RESTORE_LOG,
+    ),
+    Problem.RECORDED_FILE_NOT_LIVE: Advice(
+        "another tool (OPTIMIZE, DELETE, RESTORE) took a file out of the table that a commit wrote: its rows are missing, "
+        "such as archived messages, outcomes, or messages of transactions that are in no queue",
+        "Do not run VACUUM. " + _RESTORE,
     ),
     Problem.SEGMENT_ROWS_DIFFER: Advice(
         "the segments name more or fewer rows of a file than it has: messages are missing, or there twice", _RESTORE_LOG

@@ -54,6 +54,16 @@ GROUP BY f.shard, f.file
 """A compaction removes what it replaces in its own entry of the log, and no commit gives a file its name again. So no version
 has a file that is both, whenever it is read. The segments from before the compaction name all rows of such a file."""
 
+_NOT_LIVE = """
+SELECT w.shard, w.path AS file, max(w.commit_id) AS commit_id FROM ctl_files w
+ANTI JOIN live_files f ON f.shard = w.shard AND f.file = w.path
+ANTI JOIN ctl_replaced r ON r.shard = w.shard AND r.file = w.path
+ANTI JOIN segments s ON s.shard = w.shard AND s.file = w.path
+GROUP BY w.shard, w.path
+"""
+"""Only a compaction takes files out of the table, also those that retention has emptied. A commit of an earlier version
+recorded no files. What has segments is a finding of the view ``audit``."""
+
 _CURRENT = """
 SELECT *, max(end_offset) OVER (
     PARTITION BY shard, topic, broker_name, queue_id ORDER BY base_offset, end_offset, commit_id
@@ -135,18 +145,24 @@ WHERE group_name = 'CID_RMQ_SYS_SCHEDULE' AND cause = 'deliver' AND origin_broke
 """
 
 
-TEXTS = (_FILES, _REPLACED, _OVERLAPS, _HOLES, _QUEUES, _DAYS, _IMPORTS, _COPIES)
+TEXTS = (_FILES, _REPLACED, _NOT_LIVE, _OVERLAPS, _HOLES, _QUEUES, _DAYS, _IMPORTS, _COPIES)
 """The statements of ``segments``."""
 
 
 def segments(ask: Ask) -> Iterator[Finding]:
     """Where rows have no place or several, where offsets have no message or several, where queues begin and end elsewhere
-    than their messages, files that are of another day than their commits, and those that a compaction had replaced."""
-    files, replaced, overlaps, holes, queues, days, imports, copies = (answer.to_pylist() for answer in ask(TEXTS))
+    than their messages, files that are of another day than their commits, those that a compaction had replaced, and those
+    that left the table otherwise."""
+    files, replaced, not_live, overlaps, holes, queues, days, imports, copies = (
+        answer.to_pylist() for answer in ask(TEXTS)
+    )
     yield from map(_of_file, files)
     for row in replaced:
         file, detail = f"commitlog/{row['file']}", f"replaced by commit {row['commit_id']}"
         yield Finding(shard=row["shard"], problem=Problem.REPLACED_FILE_LIVE, file=file, detail=detail)
+    for row in not_live:
+        file, detail = f"commitlog/{row['file']}", f"written by commit {row['commit_id']}"
+        yield Finding(shard=row["shard"], problem=Problem.RECORDED_FILE_NOT_LIVE, file=file, detail=detail)
     for row in overlaps:
         yield _of_queue(row, Problem.SEGMENTS_OVERLAP, row["begin_offset"], row["end_offset"], row["file"])
     for row in days:
@@ -236,7 +252,7 @@ def _times(queues: Sequence[Row], ask: Ask) -> Iterator[Finding]:
     differing = {
         (_key(row), row["last_commit_id"]): row
         for row in queues
-        if row["last_end"] == row["max_offset"] and row["newest_ms"] != row["written_ms"]
+        if row["last_commit_id"] and row["last_end"] == row["max_offset"] and row["newest_ms"] != row["written_ms"]
     }
     commits = sorted({commit_id for _, commit_id in differing})
     (times,) = ask((_TIMES.format(commits=", ".join(map(quoted, commits))),)) if commits else (None,)
