@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import duckdb
 
 from rmq_store.errors import WrongUse
@@ -21,11 +23,16 @@ def reading_statement(connection: duckdb.DuckDBPyConnection, text: str) -> duckd
         ) from error
     statements = connection.extract_statements(text)
     if len(statements) == 1:
+        _refuse_functions(text)
         match statements[0].type:
             case duckdb.StatementType.SELECT:
                 return statements[0]
             case duckdb.StatementType.EXPLAIN if any(_is_select(connection, rest) for rest in _explained(text)):
                 return statements[0]
+            case duckdb.StatementType.MULTI:
+                raise WrongUse(
+                    "SQL: name the values of PIVOT, as in 'ON topic IN (...)': without them it makes a type first"
+                )
     raise WrongUse(
         "give exactly one SELECT (or DESCRIBE, SHOW, SUMMARIZE, or EXPLAIN of a SELECT): only reads are allowed"
     )
@@ -39,12 +46,31 @@ def _is_select(connection: duckdb.DuckDBPyConnection, text: str) -> bool:
     return [statement.type for statement in statements] == [duckdb.StatementType.SELECT]
 
 
+def _refuse_functions(text: str) -> None:
+    """The functions of external resources leave some behind, and run a query that no interrupt reaches. ``query`` takes SQL, so
+    it could call them by a name that the text only makes as it runs."""
+    words = [word.strip(b'"').lower() for word, _ in _tokens(text)]
+    called = {word for word, following in pairwise(words) if following == b"("}
+    if b"query" in called or any(b"external_resource" in word for word in called):
+        raise WrongUse("SQL: the functions query and *_external_resource are refused: only reads are allowed")
+
+
 def _explained(text: str) -> list[str]:
     """What follows EXPLAIN: with a list in parentheses, which may belong to the statement, and without it."""
     content = text.encode()
-    begins = [begin for begin, kind in duckdb.tokenize(text) if kind is not duckdb.token_type.comment]
-    ends = [*begins[1:], len(content)]
-    words = [content[begin:end].split()[0].upper() for begin, end in zip(begins, ends, strict=True)]
+    tokens = _tokens(text)
+    words = [word.upper() for word, _ in tokens]
     first = 2 if words[1:2] in ([b"ANALYZE"], [b"ANALYSE"]) else 1
     options_end = words.index(b")") + 1 if words[first] == b"(" and b")" in words else first
-    return [content[ends[number - 1] :].decode() for number in {first, options_end}]
+    return [content[tokens[number - 1][1] :].decode() for number in {first, options_end}]
+
+
+def _tokens(text: str) -> list[tuple[bytes, int]]:
+    """The words of the text without comments, each with the place in bytes behind it and its blanks."""
+    content, tokens = text.encode(), duckdb.tokenize(text)
+    ends = [*(begin for begin, _ in tokens[1:]), len(content)]
+    return [
+        (content[begin:end].split()[0], end)
+        for (begin, kind), end in zip(tokens, ends, strict=True)
+        if kind is not duckdb.token_type.comment
+    ]
