@@ -168,10 +168,10 @@ class ListenerProcess:
     """A process that runs one listener (``worker.py``)."""
 
     def __init__(self) -> None:
-        self._channel, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         board = memory_file("rmq-board", BOARD_BYTES)
         try:
             self.board = Board(board)
+            self._channel, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with other:
                 self._server = _started_server()
                 try:
