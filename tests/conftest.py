@@ -14,9 +14,9 @@ import pytest
 from hypothesis import settings
 
 from tests.postgres import airflow_database
-from tests.s3 import s3_root, s3_server
+from tests.s3 import root, s3_root, s3_server
 
-__all__ = ["airflow_database", "s3_root", "s3_server"]
+__all__ = ["airflow_database", "root", "s3_root", "s3_server"]
 
 # The same examples in every run, and no time limit: machines differ. Search deeper with --hypothesis-profile=deep.
 settings.register_profile("house", deadline=None, derandomize=True, database=None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -36,6 +37,15 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 @pytest.fixture
 def s3_root(s3_server: S3Server) -> S3Root:
     return S3Root(f"s3://{s3_server.new_bucket()}/stores/one", dict(s3_server.env))
+
+
+@pytest.fixture(params=["folder", "s3"])
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> Root:
+    """An empty place in a folder, and one in S3."""
+    if request.param == "folder":
+        return Root.parse(str(tmp_path / "store"))
+    s3_root: S3Root = request.getfixturevalue("s3_root")
+    return s3_root.root
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,7 +84,7 @@ def test_the_first_due_time_of_a_store_is_that_of_its_retries_and_none_after_the
     assert first_due_ms(deployed, shard, Host()) is None
 
 
-def test_a_store_that_was_restored_in_place_is_read_anew(deployed: LakeStore, run: Run) -> None:
+def test_a_store_that_was_restored_in_place_is_opened_again(deployed: LakeStore, run: Run) -> None:
     """Its log grows behind the version that was read: what waits is that of the new history."""
     from rmq_store.airflow.hooks.rmq import RmqHook
     from rmq_store.airflow.triggers.due import _Watched

@@ -29,14 +29,6 @@ from tests.s3 import S3Root, S3Server
 MIB = 1 << 20
 
 
-@pytest.fixture(params=["folder", "s3"])
-def root(request: pytest.FixtureRequest, tmp_path: Path) -> Root:
-    if request.param == "folder":
-        return Root.parse(str(tmp_path / "store"))
-    s3: S3Root = request.getfixturevalue("s3_root")
-    return s3.root
-
-
 # --- create_exclusively ---
 
 

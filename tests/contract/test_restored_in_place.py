@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +19,6 @@ from rmq_store.lake.table.store import LakeStore
 from rmq_store.producer.producer import Message
 from rmq_store.utils.host import Host
 from tests.lake_fixtures import ALICE
-from tests.s3 import S3Root
 
 OF_POSITIONS = Question("SELECT broker_name, queue_id, max_offset FROM queues ORDER BY ALL", {})
 OF_FILES = Question("SELECT broker_name, queue_id, queue_offset, body FROM messages ORDER BY ALL", {})
@@ -28,14 +26,6 @@ OF_COMMITS = Question("SELECT request_id, action FROM ctl ORDER BY ALL", {})
 TABLES = ("commitlog", "consumequeue", "offsets", "commits")
 
 Rows = list[list[dict[str, Any]]]
-
-
-@pytest.fixture(params=["folder", "s3"])
-def root(request: pytest.FixtureRequest, tmp_path: Path) -> Root:
-    if request.param == "folder":
-        return Root.parse(str(tmp_path / "store"))
-    s3_root: S3Root = request.getfixturevalue("s3_root")
-    return s3_root.root
 
 
 def send(root: Root, text: str, count: int = 1, *, size: int = 1) -> None:

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from rmq_store.commit.ctl import Actor
 from rmq_store.lake.broker.import_request import ImportRequest
 from rmq_store.lake.broker.import_store import import_store
@@ -42,14 +40,6 @@ def fail_every_poisoned(msgs: list[Any], context: Any) -> Iterator[str]:
     """Fails what the scripted consumers of the real broker failed: messages with a plan."""
     for message in msgs:
         yield "RECONSUME_LATER" if message.get_property("plan") else "CONSUME_SUCCESS"
-
-
-@pytest.fixture(params=["folder", "s3"])
-def root(request: pytest.FixtureRequest, tmp_path: Path) -> Root:
-    if request.param == "folder":
-        return Root.parse(str(tmp_path / "lake"))
-    root: Root = request.getfixturevalue("s3_root").root
-    return root
 
 
 class Street:

@@ -157,12 +157,13 @@ def segments(ask: Ask) -> Iterator[Finding]:
         answer.to_pylist() for answer in ask(TEXTS)
     )
     yield from map(_of_file, files)
-    for row in replaced:
-        file, detail = f"commitlog/{row['file']}", f"replaced by commit {row['commit_id']}"
-        yield Finding(shard=row["shard"], problem=Problem.REPLACED_FILE_LIVE, file=file, detail=detail)
-    for row in not_live:
-        file, detail = f"commitlog/{row['file']}", f"written by commit {row['commit_id']}"
-        yield Finding(shard=row["shard"], problem=Problem.RECORDED_FILE_NOT_LIVE, file=file, detail=detail)
+    for problem, verb, rows in (
+        (Problem.REPLACED_FILE_LIVE, "replaced", replaced),
+        (Problem.RECORDED_FILE_NOT_LIVE, "written", not_live),
+    ):
+        for row in rows:
+            file, detail = f"commitlog/{row['file']}", f"{verb} by commit {row['commit_id']}"
+            yield Finding(shard=row["shard"], problem=problem, file=file, detail=detail)
     for row in overlaps:
         yield _of_queue(row, Problem.SEGMENTS_OVERLAP, row["begin_offset"], row["end_offset"], row["file"])
     for row in days:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,6 +28,9 @@ SHARDS = "shards"
 ABOUT_CLAIMS = (Action.CLAIM, Action.RENEW, Action.RELEASE)
 _IS_CTL = pc.field("partition.kind") == "ctl"
 _NEWEST_FILES = 4
+
+_Item = TypeVar("_Item")
+_Answer = TypeVar("_Answer")
 
 
 class UnknownRecord(BadData):
@@ -100,21 +104,20 @@ class Shard:
             if is_open:
                 table.refresh()
 
-        if self.root.is_local or len(names) <= 1:
-            for name in names:
-                up(name)
-        else:
-            with ThreadPoolExecutor(len(names)) as pool:
-                list(pool.map(up, names))
+        self._each(up, names)
 
     def is_as_read(self) -> bool:
         """Whether the log of each table that is open is the one that was read (``DeltaLog.is_as_read``). If not, the shard was
         probably restored from a copy: open it again. A request for each table, in S3 all at once."""
         logs = [table.log for table in vars(self).values() if isinstance(table, LakeTable)]
-        if self.root.is_local or len(logs) <= 1:
-            return all(log.is_as_read() for log in logs)
-        with ThreadPoolExecutor(len(logs)) as pool:
-            return all(pool.map(DeltaLog.is_as_read, logs))
+        return all(self._each(DeltaLog.is_as_read, logs))
+
+    def _each(self, ask: Callable[[_Item], _Answer], items: Sequence[_Item]) -> list[_Answer]:
+        """The answer of each. In S3 all at once."""
+        if self.root.is_local or len(items) <= 1:
+            return list(map(ask, items))
+        with ThreadPoolExecutor(len(items)) as pool:
+            return list(pool.map(ask, items))
 
     @property
     def local_broker(self) -> str:
