@@ -7,7 +7,6 @@ Files with the records of commits are read whole, and compared with the digests 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -21,12 +20,13 @@ from rmq_store.lake.read.open_files import end_of
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.digest_name import change_of
 from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.parallel import in_parallel
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.utils.host import day_of
 from rmq_store.utils.progress import Progress
 
-_PARALLEL_READS = 32
+_FOOTERS_AT_ONCE = 32
 _EVERY = 1000
 _NULL_COUNT = "null_count."
 
@@ -112,12 +112,11 @@ def _stored(shard: Shard, file: _File, size: int | None) -> Finding | None:
 
 def _ends(root: Root, shard: Shard, live: list[_File], progress: Progress | None) -> Iterator[Finding]:
     read = partial(_end, root, shard.name)
-    with ThreadPoolExecutor(1 if root.is_local else _PARALLEL_READS) as pool:
-        for number, finding in enumerate(pool.map(read, live), 1):
-            if finding:
-                yield finding
-            if progress and (number % _EVERY == 0 or number == len(live)):
-                progress(number, len(live))
+    for number, finding in enumerate(in_parallel(root, read, live, _FOOTERS_AT_ONCE), 1):
+        if finding:
+            yield finding
+        if progress and (number % _EVERY == 0 or number == len(live)):
+            progress(number, len(live))
 
 
 def _end(root: Root, shard: str, file: _File) -> Finding | None:

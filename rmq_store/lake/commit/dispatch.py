@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,6 +30,7 @@ from rmq_store.lake.commit.derived_tables import COMMITS, KINDS, MOVES, QUEUES, 
 from rmq_store.lake.commit.tail import Tail, current_rows, tail_of, undispatched
 from rmq_store.lake.table.checkpoint import checkpoint_if_due
 from rmq_store.lake.table.delta_table import LakeTable
+from rmq_store.lake.table.parallel import in_parallel
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.stage import derived
 from rmq_store.utils.host import Host, day_of
@@ -81,10 +81,7 @@ def dispatch(shard: Shard, host: Host, *, fresh: bool = True, every_commit: bool
     commits = replace(COMMITS, every=1) if every_commit else COMMITS
     kinds = [commits] if fresh or _is_due(shard, shard.consumequeue, COMMITS) else []
     kinds += [QUEUES, MOVES]
-    if shard.root.is_local:
-        return sum(_dispatch(shard, kind, host) for kind in kinds)
-    with ThreadPoolExecutor(len(kinds)) as pool:
-        return sum(pool.map(lambda kind: _dispatch(shard, kind, host), kinds))
+    return sum(in_parallel(shard.root, lambda kind: _dispatch(shard, kind, host), kinds))
 
 
 def _is_due(shard: Shard, table: LakeTable, kind: Derived) -> bool:

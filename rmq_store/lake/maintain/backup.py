@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from io import BytesIO
 from urllib.parse import unquote
@@ -30,6 +29,7 @@ from rmq_store.lake.table.delta_entry import entry_name, parse_entry
 from rmq_store.lake.table.delta_log import ENTRY, LOG_FOLDER
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.parallel import in_parallel
 from rmq_store.lake.table.shard import SHARDS, Shard
 from rmq_store.lake.table.store import STORE, LakeStore, read_store, unnamed_shards
 from rmq_store.utils.progress import Progress
@@ -295,12 +295,11 @@ def _copy_files(copies: Sequence[_Copy], target: Root, progress: Progress | None
         _copy_file(version, path, size, target)
         return size
 
-    are_local = target.is_local and all(copy.version.table.root.is_local for copy in copies)
-    with ThreadPoolExecutor(1 if are_local else _FILES_AT_ONCE) as pool:
-        for size in pool.map(copy_one, files):
-            count += size
-            if progress:
-                progress(count, total)
+    remote = next((copy.version.table.root for copy in copies if not copy.version.table.root.is_local), target)
+    for size in in_parallel(remote, copy_one, files, _FILES_AT_ONCE):
+        count += size
+        if progress:
+            progress(count, total)
 
 
 def _copy_file(version: _Version, path: str, size: int, target: Root) -> None:

@@ -14,7 +14,6 @@ It can be stopped anywhere; the next vacuum does the rest.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
@@ -29,13 +28,13 @@ from rmq_store.lake.commit.commit import commit
 from rmq_store.lake.table.delta_entry import VACUUM, Entry, entry_name, parse_entry
 from rmq_store.lake.table.delta_log import CHECKPOINT, ENTRY, LOG_FOLDER
 from rmq_store.lake.table.delta_table import LakeTable
+from rmq_store.lake.table.parallel import LOG_REQUESTS, in_parallel
 from rmq_store.lake.table.shard import Shard
 from rmq_store.maintain.orphans import DEFAULT_AGE_MS, NamedFiles, StoredFile, check_age, is_data_file, orphans
 from rmq_store.utils.host import Host
 from rmq_store.utils.progress import Progress
 
 _DELETED_AT_ONCE = 1000
-_PARALLEL_READS = 48
 _TRIES = 8
 
 
@@ -160,8 +159,7 @@ def named_files(shard: Shard, table: LakeTable, stored: Sequence[StoredFile]) ->
     written_ms = {file.path: file.modified_ms for file in stored}
     names, _ = table.root.names_in(f"{table.path}/{LOG_FOLDER}")
     entries = [name for name in names if ENTRY.fullmatch(name)]
-    with ThreadPoolExecutor(1 if table.root.is_local else _PARALLEL_READS) as pool:
-        read = dict(zip(entries, pool.map(partial(_entry, table), entries), strict=True))
+    read = dict(zip(entries, in_parallel(table.root, partial(_entry, table), entries, LOG_REQUESTS), strict=True))
     # A restart removed every file in the folder. What is before it may be damaged, and says nothing more.
     begin = max(
         (name[:20] for name, entry in read.items() if isinstance(entry, Entry) and entry.is_restart), default=""

@@ -8,9 +8,9 @@ import pyarrow.compute as pc
 
 from rmq_store.consumer.pull import Slice
 from rmq_store.lake.read.open_files import OpenFiles
-from rmq_store.lake.read.parallel import by_file, in_parallel
-from rmq_store.lake.read.slice_reader import SliceReader
+from rmq_store.lake.read.slice_reader import SliceReader, slices_by_file
 from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.parallel import in_parallel
 from rmq_store.message.message import MessageQueue
 
 SIZE = "stored_body_size"
@@ -24,7 +24,7 @@ def bytes_of_slices(root: Root, table: str, slices: Sequence[Slice]) -> Mapping[
         return [(one.queue, _bytes(SliceReader(root, table, one, files))) for one in several]
 
     total: dict[MessageQueue, int] = {}
-    for of_slices in in_parallel(root, of_file, by_file(slices)):
+    for of_slices in in_parallel(root, of_file, slices_by_file(slices)):
         for queue, count in of_slices:
             total[queue] = total.get(queue, 0) + count
     return total

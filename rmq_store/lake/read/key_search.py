@@ -6,7 +6,6 @@ A row group without filters (written by an earlier version) is always among them
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +14,8 @@ import pyarrow as pa
 from rmq_store.lake.read.open_files import Footer, OpenFiles
 from rmq_store.lake.table.key_filters import KEY_WORDS, KEYS, UNIQUE_KEY
 from rmq_store.lake.table.object_store import TAIL_BYTES, Root
+from rmq_store.lake.table.parallel import in_parallel
 from rmq_store.utils.bloom_filter import bitset, may_contain, xxh64
-
-_PARALLEL_READS = 8
 
 BOUNDS = ("min.topic", "max.topic", "min.store_timestamp", "max.store_timestamp", "null_count.store_timestamp")
 """The statistics of a file that rule it out."""
@@ -52,11 +50,7 @@ class KeySearch:
             except (OSError, pa.ArrowInvalid):
                 return None  # the scan says what is wrong
 
-        rows = index.select(["path", "size_bytes", *BOUNDS]).to_pylist()
-        if root.is_local:
-            return [of_file(row) for row in rows]
-        with ThreadPoolExecutor(_PARALLEL_READS) as pool:
-            return list(pool.map(of_file, rows))
+        return list(in_parallel(root, of_file, index.select(["path", "size_bytes", *BOUNDS]).to_pylist()))
 
     def _in_bounds(self, row: dict[str, Any]) -> bool:
         """Whether a file can have messages of the topic and time, by its statistics. A message that was born in the lake

@@ -8,7 +8,7 @@ born in the lake, until a compaction writes them into the rows.
 from __future__ import annotations
 
 from binascii import hexlify
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from typing import TypeAlias
@@ -247,3 +247,11 @@ def _joined(part: pa.RecordBatch, constant: dict[str, pa.Array], names: Sequence
     rows = part.num_rows
     arrays = [constant[name].slice(0, rows) if name in constant else part.column(name) for name in names]
     return pa.RecordBatch.from_arrays(arrays, names=list(names))
+
+
+def slices_by_file(slices: Iterable[Slice]) -> list[list[Slice]]:
+    """The slices of each file, in their order."""
+    of_file: dict[str, list[Slice]] = {}
+    for slice_ in slices:
+        of_file.setdefault(slice_.file, []).append(slice_)
+    return list(of_file.values())

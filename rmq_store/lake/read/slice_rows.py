@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import pairwise
 
@@ -18,8 +17,7 @@ from rmq_store.errors import BadData
 from rmq_store.lake.read.slice_reader import SliceReader
 from rmq_store.lake.table import tables
 from rmq_store.lake.table.object_store import Root
-
-_PARALLEL_READS = 8
+from rmq_store.lake.table.parallel import in_parallel
 
 
 def rows_of_slices(root: Root, table: str, slices: Sequence[Slice], columns: Sequence[str]) -> pa.Table:
@@ -32,12 +30,8 @@ def rows_of_slices(root: Root, table: str, slices: Sequence[Slice], columns: Seq
         by_file[slice_.file].append(number)
     read = partial(_rows_of_file, root, table, columns=columns)
     of_files = [[slices[number] for number in numbers] for numbers in by_file.values()]
-    if root.is_local:
-        parts = list(map(read, of_files))
-    else:
-        with ThreadPoolExecutor(_PARALLEL_READS) as pool:
-            parts = list(pool.map(read, of_files))
-    rows = pa.concat_tables(parts).combine_chunks().cast(pa.schema([tables.MSG.field(name) for name in columns]))
+    schema = pa.schema([tables.MSG.field(name) for name in columns])
+    rows = pa.concat_tables(in_parallel(root, read, of_files)).combine_chunks().cast(schema)
     return _in_order(rows, slices, [number for numbers in by_file.values() for number in numbers])
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -22,13 +21,13 @@ from rmq_store.errors import BadData
 from rmq_store.lake.table.delta_entry import entry_name
 from rmq_store.lake.table.delta_log import CHECKPOINT, ENTRY, LAST_CHECKPOINT, LOG_FOLDER
 from rmq_store.lake.table.delta_table import LakeTable
+from rmq_store.lake.table.parallel import LOG_REQUESTS, in_parallel
 
 CHECKPOINT_EVERY = 100
 """A process that opens the table reads at most about as many entries."""
 CHECKPOINT_EVERY_IN_S3 = 20
 """There an entry costs a request, also when several are read at once."""
 LEAST_AGE_MS = 2 * VIEW_TRUST_MS
-_PARALLEL_READS = 24
 
 
 def entries_since_checkpoint(table: LakeTable) -> int:
@@ -86,12 +85,7 @@ def _newest_sound(table: LakeTable, checkpoints: Sequence[int]) -> tuple[int, by
 
 def _read(table: LakeTable, names: Sequence[str]) -> tuple[dict[str, bytes], int]:
     """Files of the log, and the store's time of the last answer, UTC ms."""
-    look = partial(_looked_at, table)
-    if table.root.is_local:
-        answers = list(map(look, names))
-    else:
-        with ThreadPoolExecutor(_PARALLEL_READS) as pool:
-            answers = list(pool.map(look, names))
+    answers = list(in_parallel(table.root, partial(_looked_at, table), names, LOG_REQUESTS))
     return {name: content for name, (content, _) in zip(names, answers, strict=True)}, answers[-1][1]
 
 

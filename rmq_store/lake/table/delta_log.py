@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
@@ -25,6 +24,7 @@ from rmq_store.errors import CommitOutcomeUnknown, LogDamaged, MissingFile, RmqE
 from rmq_store.lake.table.delta_entry import END_BYTES, Entry, check_readable, end_of, entry_name, layout, parse_entry
 from rmq_store.lake.table.log_view import LogView
 from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.parallel import LOG_REQUESTS, in_parallel
 from rmq_store.lake.table.store_errors import is_refused
 from rmq_store.lake.table.stored_positions import stored_positions
 from rmq_store.utils.host import Host
@@ -34,7 +34,6 @@ LAST_CHECKPOINT = "_last_checkpoint"
 CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
 ENTRY = re.compile(r"(\d{20})\.json")
 
-_PARALLEL_READS = 48
 _MOST_ENTRIES = 10_000
 """A process that follows the log for days opens it again after so many entries, whose files would fill its memory."""
 _OPEN_TRIES = 3
@@ -112,7 +111,7 @@ class DeltaLog:
                     self.view.known_ms = at_ms
                     return None
                 self.view.apply(self._parsed(version, content))
-            most = _PARALLEL_READS
+            most = LOG_REQUESTS
 
     def refresh_if_older(self, age_ms: int, now_ms: int) -> None:
         """``refresh``, unless the end of the log was known less than ``age_ms`` ago. ``now_ms``: the store's time."""
@@ -203,12 +202,7 @@ class DeltaLog:
             raise LogDamaged(f"{self._root.uri_of(name)} is not a file") from error
 
     def _looked_at(self, versions: Sequence[int]) -> Iterator[tuple[bytes | None, int]]:
-        names = [self._name(version) for version in versions]
-        if len(names) <= 1 or self._root.is_local:
-            yield from map(self._look_at, names)
-            return
-        with ThreadPoolExecutor(min(_PARALLEL_READS, len(names))) as pool:
-            yield from pool.map(self._look_at, names)
+        return in_parallel(self._root, self._look_at, [self._name(version) for version in versions], LOG_REQUESTS)
 
     # --- opening ---
 

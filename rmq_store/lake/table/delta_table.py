@@ -11,7 +11,6 @@ import json
 import uuid
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import date
 from functools import cached_property, partial
@@ -36,12 +35,12 @@ from rmq_store.lake.table.delta_entry import LiveFile, entry_bytes, entry_name, 
 from rmq_store.lake.table.delta_log import LOG_FOLDER, Content, DeltaLog, LogCleaned, NoTable
 from rmq_store.lake.table.file_cache import FileCache
 from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.parallel import in_parallel
 from rmq_store.maintain.orphans import TOMBSTONE_AGE_MS
 from rmq_store.utils.host import Host, epoch_ms, random_name
 
 FRESH_MS = 2_000
 """The age of a view that a step of the same operation has just read."""
-_PARALLEL_READS = 8
 _CACHED_BYTES = 32 << 20
 _LONGEST_CACHED = 4 << 20
 
@@ -170,11 +169,7 @@ class LakeTable:
             read_file = partial(self._read_file, schema=self._schema_of(columns))
         else:
             read_file = partial(self._read_checked, schema=self._schema_of(columns), digests=digests)
-        paths = list(paths)
-        if len(paths) <= 1 or self.root.is_local:  # threads that wait for Python's lock cost more than they save
-            return list(map(read_file, paths))
-        with ThreadPoolExecutor(_PARALLEL_READS) as pool:
-            return list(pool.map(read_file, paths))
+        return list(in_parallel(self.root, read_file, list(paths)))
 
     def _schema_of(self, columns: Sequence[str] | None) -> pa.Schema:
         return pa.schema([f for f in self._stored if columns is None or f.name in columns])
@@ -331,12 +326,7 @@ class LakeTable:
 
     def check_staged(self, files: Sequence[StagedFile]) -> None:
         """Raises StagedFileGone when a file of a commit is not in the store as it was staged."""
-        if len(files) == 1 or self.root.is_local:
-            for file in files:
-                self._check_staged(file)
-        elif files:
-            with ThreadPoolExecutor(_PARALLEL_READS) as pool:
-                list(pool.map(self._check_staged, files))
+        list(in_parallel(self.root, self._check_staged, files))
 
     @staticmethod
     def _validate(files: Sequence[StagedFile]) -> None:

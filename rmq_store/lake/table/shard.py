@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from functools import cached_property
-from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,6 +19,7 @@ from rmq_store.lake.table.delta_log import DeltaLog, NoTable
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.derived_table import DerivedTable
 from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.parallel import in_parallel
 from rmq_store.utils.host import uuid7_floor, uuid7_ms
 
 SHARDS = "shards"
@@ -28,9 +27,6 @@ SHARDS = "shards"
 ABOUT_CLAIMS = (Action.CLAIM, Action.RENEW, Action.RELEASE)
 _IS_CTL = pc.field("partition.kind") == "ctl"
 _NEWEST_FILES = 4
-
-_Item = TypeVar("_Item")
-_Answer = TypeVar("_Answer")
 
 
 class UnknownRecord(BadData):
@@ -104,20 +100,13 @@ class Shard:
             if is_open:
                 table.refresh()
 
-        self._each(up, names)
+        list(in_parallel(self.root, up, names))
 
     def is_as_read(self) -> bool:
         """Whether the log of each table that is open is the one that was read (``DeltaLog.is_as_read``). If not, the shard was
         probably restored from a copy: open it again. A request for each table, in S3 all at once."""
         logs = [table.log for table in vars(self).values() if isinstance(table, LakeTable)]
-        return all(self._each(DeltaLog.is_as_read, logs))
-
-    def _each(self, ask: Callable[[_Item], _Answer], items: Sequence[_Item]) -> list[_Answer]:
-        """The answer of each. In S3 all at once."""
-        if self.root.is_local or len(items) <= 1:
-            return list(map(ask, items))
-        with ThreadPoolExecutor(len(items)) as pool:
-            return list(pool.map(ask, items))
+        return all(in_parallel(self.root, DeltaLog.is_as_read, logs))
 
     @property
     def local_broker(self) -> str:

@@ -29,9 +29,9 @@ from rmq_store.lake.listener.task_listener import listener_kind
 from rmq_store.lake.read.body_sizes import SIZE
 from rmq_store.lake.read.filter import filter_columns
 from rmq_store.lake.read.open_files import OpenFiles
-from rmq_store.lake.read.parallel import by_file, in_parallel
 from rmq_store.lake.read.segments import segments_of
-from rmq_store.lake.read.slice_reader import SliceReader
+from rmq_store.lake.read.slice_reader import SliceReader, slices_by_file
+from rmq_store.lake.table.parallel import in_parallel
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.chosen_rows import chosen_rows
@@ -248,7 +248,7 @@ def _counted(store: LakeStore, shard: Shard, plan: Plan) -> tuple[QueuePlan, ...
     counts = {planned.queue: Counts(lost=len(planned.lost or ())) for planned in plan.ranges}
     for hole in holes:
         counts[hole.queue] += Counts(lost=len(hole))
-    several = by_file(slice_ for of_queue in slices.values() for slice_ in of_queue)
+    several = slices_by_file(slice_ for of_queue in slices.values() for slice_ in of_queue)
     for of_file in in_parallel(shard.root, partial(_count_file, shard, rules), several):
         for queue, of_slice in of_file:
             counts[queue] += of_slice
