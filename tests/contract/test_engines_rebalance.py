@@ -290,6 +290,21 @@ def test_who_joins_in_mid_run_waits_for_the_queues_that_are_being_consumed(world
 
 
 @story
+def test_hosts_whose_clocks_differ_agree_when_a_lease_ends(world: World) -> None:
+    """c1 is 55 s behind the store's clock. 28 s later comes c2, which is 55 s ahead of it."""
+    fill(world, 1)
+    world.store_skew_ms = 55_000
+
+    def joins() -> None:
+        world.clock.advance(28_000 + 110_000)
+        world.store_skew_ms = -55_000
+        with pytest.raises(HeldByAnother, match=f"for {LEASE_S - 28} s more"):
+            share(world, "c2", ("c2",), "2")
+
+    assert counts(share(world, "c1", ONE, "1", meanwhile=joins)) == {"acked": 4}
+
+
+@story
 def test_two_views_at_once_overlap_and_no_message_has_two_outcomes(world: World) -> None:
     """c1 knows of c2; c2 believes to be alone. It takes what is free, and the rest when c1 has done it: nothing."""
     fill(world, 4)

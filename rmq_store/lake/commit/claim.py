@@ -1,6 +1,7 @@
 """Step 2, claim: a small commit on ``own/…`` with a lease that is renewed while the run lives.
 
-``claimed`` is for one run. The functions that end in ``_together`` make one commit for several runs.
+``claimed`` is for one run. The functions that end in ``_together`` make one commit for several runs. A lease ends by the
+store's clock, so that hosts whose clocks differ agree when.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def take_together(shard: Shard, wishes: Sequence[Wish], host: Host) -> list[Take
     ``commit``."""
     outcomes: dict[int, Taken | RmqError] = {}
     while len(outcomes) < len(wishes):
-        positions, now_ms = shard.positions(), host.now_ms()
+        positions, now_ms, started_ms = shard.positions(), shard.root.server_time_ms(host), host.now_ms()
         free: dict[int, Taken] = {}
         for number, wish in enumerate(wishes):
             if number in outcomes:
@@ -95,7 +96,7 @@ def take_together(shard: Shard, wishes: Sequence[Wish], host: Host) -> list[Take
                 )
             except HeldByAnother as error:
                 outcomes[number] = error
-        members = [Member(taken.proposal(), now_ms) for taken in free.values()]
+        members = [Member(taken.proposal(), started_ms) for taken in free.values()]
         committed = commit_together(shard, members, host, quiet=True)
         for (number, taken), outcome in zip(free.items(), committed, strict=True):
             if not isinstance(outcome, StaleAttempt):  # another run took one first: read again who holds it
@@ -105,9 +106,9 @@ def take_together(shard: Shard, wishes: Sequence[Wish], host: Host) -> list[Take
 
 def renew_together(shard: Shard, several: Sequence[Taken], host: Host) -> list[Taken | RmqError]:
     """Each with a full lease, or the error of its commit: StaleAttempt when a claim was taken over."""
-    now_ms = host.now_ms()
+    now_ms, started_ms = shard.root.server_time_ms(host), host.now_ms()
     renewed = [taken.renewed(host.new_commit_id(), now_ms) for taken in several]
-    committed = commit_together(shard, [Member(proposal, now_ms) for _, proposal in renewed], host, quiet=True)
+    committed = commit_together(shard, [Member(proposal, started_ms) for _, proposal in renewed], host, quiet=True)
     return [
         outcome if isinstance(outcome, RmqError) else longer
         for (longer, _), outcome in zip(renewed, committed, strict=True)

@@ -47,9 +47,9 @@ def claimed(shard: MemoryShard, wish: Wish, host: Host) -> Iterator[HeldClaim]:
 
 def _take(shard: MemoryShard, wish: Wish, host: Host) -> Taken:
     while True:
-        positions, now_ms = shard.positions(), host.now_ms()
+        positions, now_ms = shard.positions(), shard.server_time_ms()
         commit_id = host.new_commit_id()
         taken = take(wish, commit_id, shard.name, positions, ctls_since=lambda _: shard.ctls(), now_ms=now_ms)
         with suppress(StaleAttempt):  # another run took one first: read again who holds it
-            commit(shard, taken.proposal(), host, started_ms=now_ms, quiet=True)
+            commit(shard, taken.proposal(), host, started_ms=host.now_ms(), quiet=True)
             return taken
