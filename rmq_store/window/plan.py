@@ -304,7 +304,7 @@ class Planner:
             self.positions.min_offset(queue),
             self.positions.max_offset(queue),
             lake_born=queue.broker_name.startswith(self.shard.local_broker),
-            later=self._had_a_window,
+            later=self._is_later(queue, where),
         )
         at_timestamp = None
         if start_rule(where, state, self.group.start_switches) is StartRule.TIMESTAMP:
@@ -327,6 +327,20 @@ class Planner:
         name = self.group.name
         epoch, deleted = self.positions.get(grp_id(name)), self.positions.get(del_id(name))
         return epoch == 0 or (epoch is not None and self.shard.has_consumed(name, deleted or 0))
+
+    def _is_later(self, queue: MessageQueue, where: ConsumeFromWhere) -> bool:
+        """Whether the queue appeared after the group's first window. The other shards are opened only where that decides."""
+        if self._had_a_window:
+            return True
+        is_open = self.group.later_queues_start_at_min and where is not ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
+        return is_open and queue in self._newer_than_group
+
+    @cached_property
+    def _newer_than_group(self) -> Collection[MessageQueue]:
+        """The queues of the group's topics that appeared after its first window in another shard. A group is one group in all
+        shards: a topic that comes to a second broker has new queues, whichever shard that broker is in."""
+        begun = [ms for shard in self.shard.others() if (ms := _begun_ms(shard, self.group.name)) is not None]
+        return self.shard.appeared_after(self._of_topics(self.positions), min(begun)) if begun else ()
 
     @cached_property
     def _incomplete_imports(self) -> Mapping[str, int]:
@@ -457,3 +471,11 @@ def request_parameters(
     if listener_versions:
         parameters[LISTENER_VERSION] = ",".join(listener_versions)
     return canonical_json(parameters)
+
+
+def _begun_ms(shard: ShardView, group: str) -> int | None:
+    """When the group had its first window in a shard, not counting those before a delete of the group."""
+    positions = shard.positions()
+    if positions.get(grp_id(group)) is None:
+        return None
+    return shard.first_window_ms(group, positions.get(del_id(group)) or 0)

@@ -68,6 +68,14 @@ class MemoryWorld(World):
         self.shard = self.store.create_shard(SHARD)
 
     @contextmanager
+    def in_shard(self, name: str) -> Iterator[None]:
+        before, self.shard = self.shard, self.store.create_shard(name)
+        try:
+            yield
+        finally:
+            self.shard = before
+
+    @contextmanager
     def at_step(self, step: str, happens: Callable[[], object]) -> Iterator[None]:
         before, self.shard.on_step = self.shard.on_step, once(step, happens)
         try:
@@ -156,9 +164,17 @@ class LakeWorld(World):
     @property
     def shard(self) -> Shard:
         """At its newest version."""
-        shard = self.store.shards(SHARD)[0] if self._at_work else self._shard
+        shard = self.store.shards(self._shard.name)[0] if self._at_work else self._shard
         shard.commitlog.refresh()
         return shard
+
+    @contextmanager
+    def in_shard(self, name: str) -> Iterator[None]:
+        before, self._shard = self._shard, self.store.create_shard(name)
+        try:
+            yield
+        finally:
+            self._shard = before
 
     @contextmanager
     def _working(self) -> Iterator[Shard]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from rmq_store.admin.delete_group import DeleteGroupRequest
 from rmq_store.admin.reset import ResetTo
 from rmq_store.commit.positions import pas_id
 from rmq_store.consumer.start import ConsumeFromWhere
 from rmq_store.message.message import MessageQueue
 from tests.contract.engines import story
-from tests.contract.world import BILLING, DAY, World, consumed, fail_bodies, group, orders, several
+from tests.contract.world import ANA, BILLING, DAY, World, consumed, fail_bodies, group, orders, several
 
 
 @story
@@ -31,6 +32,59 @@ def test_a_queue_that_appears_later_is_read_from_its_first_message(world: World)
     world.fill(orders(1), several(3, first=10), base=5)
     report = world.consume(late, f"{DAY}-2")
     assert [(c.range.begin, c.range.end, c.start_rule) for c in report.consumed] == [(5, 8, "later_queue_from_min")]
+
+
+ELSEWHERE = MessageQueue("Orders", "broker-b", 0)
+
+
+def started_elsewhere(world: World) -> list[tuple[int, int, str]]:
+    """The window of a group that begins at the last offset, in the shard broker-b."""
+    late = group(consume_from_where=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET)
+    with world.in_shard("broker-b"):
+        report = world.consume(late, f"{DAY}-elsewhere")
+    return [(c.range.begin, c.range.end, c.start_rule) for c in report.consumed]
+
+
+@story
+def test_a_topic_that_comes_to_a_second_broker_later_is_read_from_its_first_message_there(world: World) -> None:
+    """Each broker is a shard of its own, and its first window in that shard is not the group's first one."""
+    late = group(consume_from_where=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET)
+    world.fill(orders(0), several(3))
+    with world.in_shard("broker-b"):
+        world.fill(MessageQueue("Refunds", "broker-b", 0), several(2))
+    world.consume(late, f"{DAY}-1")
+    world.clock.advance(1)
+    with world.in_shard("broker-b"):
+        world.fill(ELSEWHERE, several(3, first=10), base=5)
+        world.fill(ELSEWHERE, several(1, first=20))
+    assert started_elsewhere(world) == [(5, 9, "later_queue_from_min")]
+
+
+@story
+def test_a_queue_that_was_there_at_the_groups_first_window_starts_as_the_group_says_in_each_shard(world: World) -> None:
+    """The first request of a group has a window in one shard after the other."""
+    late = group(consume_from_where=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET)
+    world.fill(orders(0), several(3))
+    with world.in_shard("broker-b"):
+        world.fill(ELSEWHERE, several(4))
+    world.consume(late, f"{DAY}-1")
+    world.clock.advance(1)
+    with world.in_shard("broker-b"):
+        world.fill(ELSEWHERE, several(2, first=10))
+    assert started_elsewhere(world) == [(6, 6, "last_offset")]
+
+
+@story
+def test_windows_before_a_delete_of_the_group_and_those_of_other_groups_make_no_queue_later(world: World) -> None:
+    late = group(consume_from_where=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET)
+    world.fill(orders(0), several(3))
+    world.consume(late, f"{DAY}-1")
+    world.consume(group("shipping"), f"{DAY}-2")
+    world.move(DeleteGroupRequest(group="billing", request_id=f"{DAY}-delete", actor=ANA, reason="gone"))
+    world.clock.advance(1)
+    with world.in_shard("broker-b"):
+        world.fill(ELSEWHERE, several(4))
+    assert started_elsewhere(world) == [(4, 4, "last_offset")]
 
 
 @story

@@ -223,6 +223,10 @@ class World(ABC):
         """Something happens when the next job reaches a step of the commit protocol."""
 
     @abstractmethod
+    def in_shard(self, name: str) -> AbstractContextManager[None]:
+        """What is done inside is done in this shard, which is made where it is missing."""
+
+    @abstractmethod
     def stage(self, commit_id: str, queue: MessageQueue, rows: Sequence[MessageRow]) -> StagedFile: ...
 
     @abstractmethod

@@ -195,6 +195,23 @@ class Shard:
                     floor = max(floor, uuid7_floor(uuid7_ms(ctl.commit_id) - 2 * MAX_SKEW_MS))
         return False
 
+    def first_ctl(self, group: str, action: Action, epoch: int) -> Ctl | None:
+        """The group's first commit of that action in this epoch or a later one; None: there is none. Reads the files that may
+        have it, the oldest first, until no other can have an earlier one, whatever the clocks of the hosts said."""
+        files = self._ctl_files_with(group, action).sort_by("min.commit_id")
+        first: Ctl | None = None
+        ceiling = ""
+        for path, oldest in zip(*(files.column(name).to_pylist() for name in ("path", "min.commit_id")), strict=True):
+            if first is not None and oldest > ceiling:
+                break
+            for ctl in self.ctls_in([path]):
+                if (ctl.group, ctl.action) != (group, action) or (ctl.epoch or 0) < epoch:
+                    continue
+                if first is None or (ctl.read_version, ctl.commit_id) < (first.read_version, first.commit_id):
+                    first = ctl
+                    ceiling = uuid7_floor(uuid7_ms(ctl.commit_id) + 2 * MAX_SKEW_MS)
+        return first
+
     def newest_ctl(self, group: str, action: Action) -> Ctl | None:
         """The group's newest commit of that action, if it is in one of the ``_NEWEST_FILES`` newest files that may have one:
         commits of many groups share files, and this is not worth reading them all."""
