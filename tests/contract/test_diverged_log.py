@@ -62,9 +62,9 @@ def test_the_end_of_the_common_log_is_found_by_bisection(
     lake.load(store_of(tmp_path / "first", *messages(0, 20)))
     newer = store_of(tmp_path / "newer", *messages(0, kept), *messages(kept, kept + 30, of="new"))
     queues = 2 if kept < 19 else 1
-    assert look(lake, newer) == CommonLog(kept * SIZE, True, 20 - kept, queues)
+    assert look(lake, newer) == CommonLog(BROKER, kept * SIZE, True, 20 - kept, queues)
     older = store_of(tmp_path / "older", *messages(0, kept))
-    assert look(lake, older) == CommonLog(kept * SIZE, False, 20 - kept, queues)
+    assert look(lake, older) == CommonLog(BROKER, kept * SIZE, False, 20 - kept, queues)
     assert look(lake, store_of(tmp_path / "other", *messages(0, 30, of="new"))) is None
 
 
@@ -88,8 +88,8 @@ def test_records_whose_properties_have_a_zero_are_in_both_logs(lake: Lake, tmp_p
     lake.load(store_of(tmp_path / "first", *zero, *messages(9, 20)))
     size = SIZE + len("TAGS.a0.")
     newer = store_of(tmp_path / "newer", *zero[:7], *messages(7, 40, of="new"))
-    assert look(lake, newer) == CommonLog(7 * size, True, 13, 2)
-    assert look(lake, store_of(tmp_path / "older", *zero[:7])) == CommonLog(7 * size, False, 13, 2)
+    assert look(lake, newer) == CommonLog(BROKER, 7 * size, True, 13, 2)
+    assert look(lake, store_of(tmp_path / "older", *zero[:7])) == CommonLog(BROKER, 7 * size, False, 13, 2)
 
 
 def with_other_tag(folder: Path) -> Path:
@@ -370,6 +370,54 @@ def test_a_log_may_be_cut_twice(rmq: Rmq, stores: tuple[str, str]) -> None:
     assert sorted((rmq.folder / "bodies.txt").read_text().split()) == each
     assert table_of(rmq, "broker-a-3") == {"T@g": {0: 20, 1: 10}}
     assert rmq.json("audit")["audit"] == []
+
+
+def test_a_log_may_be_cut_again_at_the_same_place(rmq: Rmq, stores: tuple[str, str]) -> None:
+    """A broker that is restored from one backup twice has nothing of what it wrote in between."""
+    third = store_of(rmq.folder / "third", *messages(0, 7), *messages(7, 30, of="third"))
+    fourth = store_of(rmq.folder / "fourth", *messages(0, 7), *messages(7, 15, of="fourth"))
+    rmq.json("consume", "--group", "g", "--max-messages", "5")
+    rmq.json("import-store", stores[1], "--broker", "broker-a", *CONTINUE)
+    rmq.json("consume", "--group", "g", "--max-messages", "20")
+    for number, source, lost in ((3, third, 33), (4, fourth, 23)):
+        before = f"broker-a-{number - 1}"
+        names = ("--broker", before, "--shard", "broker-a", "--continue-as", f"broker-a-{number}", "--reason", "again")
+        told = rmq("import-store", str(source), *names[:4])
+        assert (told.exit_code, f"the same up to {7 * SIZE}, where other records follow" in told.err) == (1, True)
+        continued = rmq.json("import-store", str(source), *names)["continued"]
+        assert continued == {
+            "broker_name": before, "end": 7 * SIZE, "lost_messages": lost, "lost_queues": 2, "groups": 1
+        }  # fmt: skip
+        rmq.json("consume", "--group", "g", "--max-messages", "9")
+    rmq.json("consume", "--group", "g")
+    each = sorted([*EACH, *(f"t{n:03}" for n in range(7, 30)), *(f"f{n:03}" for n in range(7, 15))])
+    assert sorted((rmq.folder / "bodies.txt").read_text().split()) == each
+    assert sorted(row["body"] for row in rmq.json("sql", MESSAGES)) == each
+    assert table_of(rmq, "broker-a-4") == {"T@g": {0: 10, 1: 5}}
+    assert rmq.json("audit")["audit"] == []
+
+
+@pytest.mark.parametrize(
+    ("source", "end"),
+    [
+        ([*messages(0, 4), *messages(4, 30, of="third")], 4),
+        ([*messages(0, 20), *messages(20, 30, of="third")], 20),
+    ],
+    ids=["it lost more than before", "it has again what it had lost"],
+)
+def test_a_log_that_is_the_one_of_an_earlier_name_is_not_called_another_brokers(
+    rmq: Rmq, stores: tuple[str, str], source: list[dict[str, Any]], end: int
+) -> None:
+    third = str(store_of(rmq.folder / "third", *source))
+    rmq.json("import-store", stores[1], "--broker", "broker-a", *CONTINUE)
+    positions = rmq.json("sql", "SELECT * FROM positions WHERE kind <> 'own'")
+    of_newest = ("--broker", "broker-a-2", "--shard", "broker-a")
+    for options in (of_newest, (*of_newest, "--continue-as", "broker-a-3", "--reason", "again")):
+        answer = rmq("import-store", third, *options)
+        assert answer.exit_code == 1
+        assert f"the same as what was imported as broker broker-a up to {end * SIZE}," in answer.err
+        assert "another broker. Import it" not in answer.err
+    assert rmq.json("sql", "SELECT * FROM positions WHERE kind <> 'own'") == positions
 
 
 # --- a real broker's store, in parts ------------------------------------------------------------------------------------

@@ -123,7 +123,7 @@ class Import(Operation):
             for queue in view.stored.all_queues()
             if queue.broker_name == old
         }
-        common = CommonLog(end, continues=True, messages=0, queues=0)
+        common = CommonLog(old, end, continues=True, messages=0, queues=0)
         return LogCut(old, self.broker, common, cuts, moves_to_cuts(view.stored, old, self.broker, cuts))
 
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rmq_store.broker_files.file_source import FileSource
 from rmq_store.broker_files.mapped_file_queue import MappedFileQueue
 from rmq_store.broker_files.queue_generations import Generations
+from rmq_store.commit.positions import import_id
 from rmq_store.lake.read.message_search import quoted
 from rmq_store.lake.sql.sql import query
-from rmq_store.lake.table.imports import generations, last_import, last_records_of
+from rmq_store.lake.table.imports import CONTINUES, first_of_continued, generations, last_import, last_records_of
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.log.commit_log import BEHIND_BYTES, Blank, NothingWritten, Stop, item_at, record_at
@@ -37,6 +38,8 @@ _COLUMNS = (*_SAME, "queue_offset")
 class CommonLog:
     """The beginning that a broker's log and the imported messages have in common."""
 
+    broker_name: str
+    """The name under which its end was imported."""
     end: int
     """Physical offset up to which they are the same (exclusive)."""
     continues: bool
@@ -56,7 +59,11 @@ def common_log(
     store: LakeStore, shard: Shard, source: FileSource, log: MappedFileQueue, broker_name: str, imported: int
 ) -> CommonLog | None:
     """What the log has in common with the messages that were imported up to the physical offset ``imported``; None: none of
-    the imported records that its files could have is in them."""
+    the imported records that its files could have is in them, under this name or one that it continues.
+
+    Where no message of this name is in both, and the log is that of the earlier name exactly up to where this one continues it,
+    that is the end, and all messages of this name are lost. Elsewhere it is an end under the earlier name.
+    """
     first = log.files[0].start_offset
     queues = generations(shard, broker_name)
     of_broker = f"shard = {quoted(shard.name)} AND broker_name = {quoted(broker_name)}"
@@ -68,15 +75,19 @@ def common_log(
     at = f"commit_log_offset // {step}"
     marks = _rows(store, f"{of_broker} AND commit_log_offset >= {first}", at)
     number = _common(marks, is_same)
-    if not number:
-        return None
-    begin = marks[number - 1]["commit_log_offset"]
-    end = marks[number]["commit_log_offset"] if number < len(marks) else imported
-    rows = _rows(store, f"{of_broker} AND commit_log_offset >= {begin} AND commit_log_offset < {end}")
-    count = _common(rows, is_same)
-    last = rows[count - 1]
-    common_end = last["commit_log_offset"] + last["store_size"]
-    others = [*rows[count:], *marks[number:]]
+    if number:
+        begin = marks[number - 1]["commit_log_offset"]
+        end = marks[number]["commit_log_offset"] if number < len(marks) else imported
+        rows = _rows(store, f"{of_broker} AND commit_log_offset >= {begin} AND commit_log_offset < {end}")
+        count = _common(rows, is_same)
+        last = rows[count - 1]
+        common_end = last["commit_log_offset"] + last["store_size"]
+        others = [*rows[count:], *marks[number:]]
+    else:
+        earlier = _common_with_earlier_name(store, shard, source, log, broker_name)
+        if earlier is None or earlier.broker_name != broker_name:
+            return earlier
+        common_end, others = earlier.end, marks
     next_place = others[0]["commit_log_offset"] if others else imported
     text = f"""
         SELECT count(*) AS messages, count(DISTINCT (topic, queue_id)) AS queues
@@ -87,13 +98,37 @@ def common_log(
     is_exact |= next_place == imported and _ends_with_marker(shard, broker_name, common_end)
     has_all = not others and not lost["messages"] and imported <= log.files[-1].end_offset
     continues = _goes_on(source, log, common_end)
-    return CommonLog(common_end, continues, lost["messages"], lost["queues"], is_exact, has_all)
+    return CommonLog(broker_name, common_end, continues, lost["messages"], lost["queues"], is_exact, has_all)
+
+
+def _common_with_earlier_name(
+    store: LakeStore, shard: Shard, source: FileSource, log: MappedFileQueue, broker_name: str
+) -> CommonLog | None:
+    """What the log has in common with that of the name which this one continues; under this name where that ends exactly at the
+    cut. None: nothing, or this name continues none."""
+    first_import = first_of_continued(shard, broker_name)
+    if first_import is None:
+        return None
+    continued = first_import.parameter(CONTINUES)
+    earlier = continued["broker_name"]
+    imported = shard.positions().get(import_id(earlier)) or 0
+    common = common_log(store, shard, source, log, earlier, imported)
+    if common is None or (common.broker_name, common.end) != (earlier, continued["end"]):
+        return common
+    return replace(common, broker_name=broker_name)
 
 
 def what_differs(common: CommonLog | None, broker_name: str) -> str:
     """What that means, and what can be done; None as ``common_log`` answers it."""
     if common is None:
         return "none of the imported records is in it, so this is the store of another broker. Import it with its own --broker"
+    if common.broker_name != broker_name:
+        return (
+            f"it is the same as what was imported as broker {common.broker_name} up to {common.end}, and none of the messages "
+            f"of {broker_name}, which continues that one elsewhere, is in it. It cannot be imported into this store: under "
+            "another broker name, what both have would be in the store twice. Import it into a new store (--root); "
+            "docs/limits.md, 'A broker that lost the end of its log'"
+        )
     if common.has_all:
         when = "" if common.continues else ", once the broker has written on"
         return (

@@ -124,7 +124,7 @@ def log_cut(
         begin_of(source, log, imported, last_import(shard, old), salvage=False)
     except OtherLog as error:
         common = common_log(store, shard, source, log, old, imported)
-        if common is None or not common.continues:
+        if common is None or common.broker_name != old or not common.continues:
             raise BadData(f"{error}: {what_differs(common, old)}. Nothing was changed.") from error
         if not common.is_exact:
             raise BadData(
