@@ -500,3 +500,14 @@ def test_progress_and_topic_status_say_what_lag_and_topics_say(imported: Rmq) ->
     status = imported.json("topic-status", "-t", "OrderEvents")["queues"]
     assert sum(row["max_offset"] - row["min_offset"] for row in status) == ORDERS
     assert "there is no topic" in imported("topic-status", "-t", "OrderEvent").err
+
+
+def test_the_doctor_names_a_group_that_absorbs_duplicates_in_several_shards(in_two_shards: Rmq) -> None:
+    settings = in_two_shards.folder / "consumers.toml"
+    absorbing = 'absorb_duplicates = { by = "UNIQ_KEY", horizon = "7d" }\nmax_reconsume_times'
+    settings.write_text(TWO_SHARDS.replace("max_reconsume_times", absorbing))
+    checks = {check["check"]: check for check in in_two_shards.json("doctor")["checks"]}
+    assert "group two absorbs duplicates in each of 2 shards on its own (a, b)" in checks["subscriptions"]["found"]
+    settings.write_text(TWO_SHARDS.replace("max_reconsume_times", f'shards = ["a"]\n{absorbing}'))
+    checks = {check["check"]: check for check in in_two_shards.json("doctor")["checks"]}
+    assert (checks["subscriptions"]["status"], "absorbs" in checks["subscriptions"]["found"]) == ("ok", False)

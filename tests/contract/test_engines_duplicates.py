@@ -21,7 +21,7 @@ from rmq_store.lake.table.delta_log import Content
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.window import key_tasks, window_keys
 from rmq_store.lake.window.window_keys import COMPARED_BYTES, text_hashes
-from rmq_store.message.message import MessageExt
+from rmq_store.message.message import MessageExt, MessageQueue
 from tests.contract.cluster_engine import ClusterEngine, ClusterWorld, all_keys_in_tasks
 from tests.contract.engines import LakeWorld, MemoryWorld, story
 from tests.contract.world import BEN, DAY, HOUR, Key, Lost, World, bodies, counts, fail_bodies, group, orders, said
@@ -56,6 +56,19 @@ def handed_over(into: list[bytes | None], *failing: bytes) -> Any:
 
 
 # --- of an earlier window --------------------------------------------------------------------------------------------
+
+
+@story
+def test_a_key_counts_in_all_brokers_of_a_shard_and_in_no_other_shard(world: World) -> None:
+    """A client that sees no answer sends to another broker. Brokers of which a group absorbs such duplicates share a shard."""
+    of_other_broker = MessageQueue("Orders", "broker-b", 0)
+    world.fill(orders(0), [keyed(0, "A")])
+    assert counts(world.consume(ONCE, f"{DAY}-1")) == {"acked": 1}
+    world.fill(of_other_broker, [keyed(0, "A")])
+    assert counts(world.consume(ONCE, f"{DAY}-2")) == {"duplicate": 1}
+    with world.in_shard("broker-c"):
+        world.fill(MessageQueue("Orders", "broker-c", 0), [keyed(0, "A")])
+        assert counts(world.consume(ONCE, f"{DAY}-3")) == {"acked": 1}
 
 
 @story

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from rmq_store.commit.positions import PositionKind
 from rmq_store.errors import ListenerError, RmqError, WrongUse
 from rmq_store.lake.admin.doctor import Check, CheckSkipped
 from rmq_store.lake.listener.task_listener import opened_listener
@@ -73,19 +74,40 @@ def subscriptions_check(path: str, root: Callable[[], Root]) -> Check:
         conflicts = {conflict for shard in shards for group in groups if (conflict := _conflict(shard, group))}
         if conflicts:
             raise WrongUse("; ".join(sorted(conflicts)))
-        return f"{len(groups)} groups have the subscriptions that {len(shards)} shards recorded, or newer ones"
+        text = f"{len(groups)} groups have the subscriptions that {len(shards)} shards recorded, or newer ones"
+        return "; ".join([text, *(note for group in groups if (note := _absorbs_apart(shards, group)))])
 
     return Check(
         "subscriptions", look, "correct the settings, or raise subscription_version where they are the newer ones"
     )
 
 
+def _absorbs_apart(shards: Sequence[Shard], group: GroupSettings) -> str:
+    """That the group absorbs duplicates in each of several shards on its own, "" where it does not."""
+    if group.absorb_duplicates is None:
+        return ""
+    topics = {subscription.topic for subscription in group.subscriptions}
+    names = [
+        shard.name for shard in shards if _reads(group, shard) and topics & shard.positions().names(PositionKind.MAX)
+    ]
+    if len(names) < 2:
+        return ""
+    return (
+        f"group {group.name} absorbs duplicates in each of {len(names)} shards on its own ({', '.join(names)}): a message that "
+        "was sent to brokers of two of them is consumed twice (docs/limits.md, absorb_duplicates)"
+    )
+
+
 def _conflict(shard: Shard, group: GroupSettings) -> str:
     """The error with which a window of the group would be refused, "" for none."""
-    if group.shards is not None and shard.name not in group.shards:
+    if not _reads(group, shard):
         return ""
     try:
         checked_subscription(ShardLookup(shard), shard.positions(), group, subscription_text(group.subscriptions))
     except WrongUse as error:
         return str(error)
     return ""
+
+
+def _reads(group: GroupSettings, shard: Shard) -> bool:
+    return group.shards is None or shard.name in group.shards
