@@ -75,7 +75,7 @@ def test_files_of_a_folder_are_read_one_after_another(tmp_path: Path, monkeypatc
         world.fill(orders(0), several(1, first=turn))
         world.consume(group(), f"{DAY}-c{turn}", succeed)
     table = Shard(world.shard.root, SHARD).commitlog
-    monkeypatch.delattr("rmq_store.lake.table.delta_table.ThreadPoolExecutor")
+    monkeypatch.delattr("rmq_store.lake.table.parallel.ThreadPoolExecutor")
     paths = table.files().column("path").to_pylist()
     assert [rows.num_rows for rows in table.read_each(paths)] == table.files().column("num_records").to_pylist()
 
