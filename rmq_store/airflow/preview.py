@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rmq_store.airflow.task import NOTHING_TO_DO, Answer
 from rmq_store.commit.request import Status
+from rmq_store.errors import WrongUse
 from rmq_store.message.message import MessageQueue
 
 if TYPE_CHECKING:
@@ -15,26 +16,50 @@ if TYPE_CHECKING:
     from rmq_store.lake.table.shard import Shard
 
 PREVIEW = "preview"
-"""The XCom with what a run is going to do: ``text``, a row per queue in ``queues``, ``offsets``, and ``notes``."""
+"""The XCom with what a run is going to do: ``text``, a row per queue in ``queues``, ``offsets``, and ``notes``. An approval has
+the one that it lets pass."""
 
 
 class Preview(NamedTuple):
     """What a dry run has shown."""
 
     facts: Answer
-    """The XCom ``preview``. Empty: there is none, since nothing was to do, the request was committed before, or no task has
-    shown anything."""
+    """The XCom ``preview``. Empty: there is none, since nothing was to do, or the task that acts names no task that shows."""
     nothing_to_do: str | None = None
     """Why nothing was to do; None: something was."""
 
     @classmethod
-    def of_task(cls, context: Context, task_id: str | None) -> Preview:
-        """What the task with this id has shown in this run. None: no task has."""
-        if task_id is None:
-            return cls({})
+    def of_task(cls, context: Context, task_id: str) -> Preview:
+        """What the task with this id has shown in this run, or, of an approval, let pass.
+
+        Raises WrongUse where it has done neither, as a task that a person marked as success: then no person has seen what the
+        run is going to do.
+        """
         ti = context["ti"]
         facts, nothing = (ti.xcom_pull(task_ids=task_id, key=key) for key in (PREVIEW, NOTHING_TO_DO))
+        if facts is None and nothing is None:
+            raise WrongUse(
+                f"the task {task_id} of this run has shown or approved nothing: clear it with its downstream tasks. Nothing "
+                "was done"
+            )
         return cls(facts or {}, nothing)
+
+    @classmethod
+    def of_tasks(cls, context: Context, task_ids: Sequence[str]) -> Preview:
+        """What all of these tasks have shown or let pass. Raises WrongUse as ``of_task``, and where it is not the same."""
+        first, *others = [cls.of_task(context, task_id) for task_id in task_ids]
+        if any(other != first for other in others):
+            raise WrongUse(
+                f"{' and '.join(task_ids)} have approved different previews: clear {task_ids[0]} with its downstream tasks. "
+                "Nothing was done"
+            )
+        return first
+
+    def let_pass(self, context: Context) -> None:
+        """Have it as what the current task, an approval, lets the next ones do."""
+        for key, value in ((PREVIEW, self.facts or None), (NOTHING_TO_DO, self.nothing_to_do)):
+            if value is not None:
+                context["ti"].xcom_push(key, value)
 
     @property
     def is_to_do(self) -> bool:
@@ -42,10 +67,10 @@ class Preview(NamedTuple):
         return bool(self.facts) and self.facts.get("status") != Status.ALREADY_COMMITTED
 
     def offsets(self, shard: Shard, topics: Sequence[str]) -> dict[MessageQueue, int] | None:
-        """The offsets that it has shown in a shard, of queues of these topics; None: it has shown none there."""
-        shown = self.facts.get("offsets", {}).get(shard.name)
-        if shown is None:
+        """The offsets that it has shown in a shard, of queues of these topics; None: it has shown no offsets at all."""
+        if "offsets" not in self.facts:
             return None
+        shown = self.facts["offsets"].get(shard.name, {})
         positions = shard.positions()
         queues = [queue for topic in topics for queue in positions.queues_of(topic)]
         return {queue: shown[queue.label] for queue in queues if queue.label in shown}

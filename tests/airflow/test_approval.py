@@ -5,14 +5,16 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+import rmq_store
 from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.store import LakeStore
-from tests.airflow.conftest import WARNINGS_OF_AIRFLOW, dag_without_retries
+from tests.airflow.conftest import WARNINGS_OF_AIRFLOW, dag_of, dag_without_retries
 
 pytestmark = [pytest.mark.filterwarnings(ignored) for ignored in WARNINGS_OF_AIRFLOW]
 
@@ -21,17 +23,27 @@ RESET = {
     "group": "payments", "topic": "PaymentFlow", "to": "min", "reason": "r", "dry_run": False, "approve": True
 }  # fmt: skip
 REPLAY = {"group": "payments", "topic": "PaymentFlow", "from": 0, "approve": True}
+UNDO = {"group": "payments", "reason": "u", "dry_run": False, "approve": True, "force": True}
 
 
 @pytest.fixture
-def asked(airflow_home: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def meanwhile() -> list[Callable[[], None]]:
+    """What happens while a question waits: the first one is called instead of the answer, and taken out."""
+    return []
+
+
+@pytest.fixture
+def asked(airflow_home: Any, monkeypatch: pytest.MonkeyPatch, meanwhile: list[Callable[[], None]]) -> list[Any]:
     """What was asked, each question once it is answered: with ``ANSWER``, where ``dag.test()`` would sleep."""
     questions: list[Any] = []
     real = time.sleep
 
     def sleep(seconds: float) -> None:
         if sys._getframe(1).f_globals["__name__"] == "airflow.sdk.definitions.dag":
-            questions.extend(answer_all())
+            if meanwhile:
+                meanwhile.pop(0)()
+            else:
+                questions.extend(answer_all())
         else:
             real(seconds)
 
@@ -129,7 +141,8 @@ def test_who_has_rejected_is_not_asked_again_by_another_try(
         return {"r1": states} if states else {}
 
     dag = dag_without_retries("rmq_reset_offset")
-    context = {"params": RESET, "dag": dag, "run_id": "r1", "ti": SimpleNamespace(get_task_states=get_task_states)}
+    ti = SimpleNamespace(get_task_states=get_task_states, xcom_push=lambda *_: None)
+    context = {"params": RESET, "dag": dag, "run_id": "r1", "ti": ti}
     dag.get_task("approve").execute(context)
     assert states_of == [{"dag_id": "rmq_reset_offset", "task_ids": ["move"], "run_ids": ["r1"]}]
     assert questions == (["rmq_reset_offset: payments in broker-a"] if is_asked else [])
@@ -143,3 +156,143 @@ def test_a_replay_consumes_once_it_is_approved_and_asks_only_where_the_run_says_
     assert (answer["messages"], len(asked)) == (900, 1)
     (answer,) = run("rmq_replay", REPLAY | {"approve": False})["replay"]
     assert (answer["messages"], len(asked)) == (900, 1)
+
+
+# --- what was approved is done, and nothing else ---------------------------------------------------------------------
+
+
+def clear(dag_id: str, *task_ids: str) -> None:
+    """Clear these tasks of the newest run of the DAG, without the ones after them."""
+    from airflow.models.dagrun import DagRun
+    from airflow.models.taskinstance import clear_task_instances
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    with create_session() as session:
+        newest = select(DagRun).where(DagRun.dag_id == dag_id).order_by(DagRun.id.desc()).limit(1)
+        (dag_run,) = session.scalars(newest)
+        cleared = [task for task in dag_run.get_task_instances(session=session) if task.task_id in task_ids]
+        assert len(cleared) == len(task_ids)
+        clear_task_instances(cleared, session)
+
+
+def send_late(store: LakeStore) -> None:
+    messages = [rmq_store.Message("PaymentFlow", b"late")] * 8
+    rmq_store.open_store(store.root.location).send(messages, create_queues=4)
+
+
+def test_a_reset_sets_the_offsets_that_were_approved_also_if_its_preview_is_another_one_by_now(
+    deployed: LakeStore, run: Run, asked: list[Any], meanwhile: list[Callable[[], None]]
+) -> None:
+    def changed() -> None:
+        send_late(deployed)
+        clear("rmq_reset_offset", "preview")
+
+    meanwhile.append(changed)
+    result = run("rmq_reset_offset", RESET | {"to": "max"})
+    (question,) = asked
+    shown = xcom(result, "preview", "preview")
+    assert set(shown["offsets"]["broker-a"].values()) > {225}
+    assert shown["text"] != question["body"]
+    (moved,) = result["move"]
+    assert (result["state"], {move[2] for move in moved["moves"]}) == ("success", {225})
+
+
+def test_an_undo_of_another_action_than_the_approved_one_is_refused(
+    deployed: LakeStore, run: Run, asked: list[Any], meanwhile: list[Callable[[], None]]
+) -> None:
+    run("rmq_reset_offset", RESET | {"approve": False, "reason": "first"})
+
+    def changed() -> None:
+        store = rmq_store.open_store(deployed.root.location)
+        store.reset("payments", "PaymentFlow", "max", reason="other")
+        clear("rmq_undo", "preview")
+
+    meanwhile.append(changed)
+    result = run("rmq_undo", UNDO)
+    (question,) = asked
+    assert "(first)" in question["body"]
+    assert "(other)" in xcom(result, "preview", "preview")["text"]
+    assert (result["state"], result["undo"], actions(deployed)) == ("failed", "failed", ["reset", "reset"])
+
+
+def test_a_replay_ends_where_it_was_approved_also_if_its_plan_is_another_one_by_now(
+    deployed: LakeStore, run: Run, asked: list[Any], meanwhile: list[Callable[[], None]]
+) -> None:
+    def changed() -> None:
+        send_late(deployed)
+        clear("rmq_replay", "plan")
+
+    meanwhile.append(changed)
+    result = run("rmq_replay", REPLAY)
+    assert len(asked) == 1
+    assert xcom(result, "plan", "preview")["messages"] == 908
+    answers = {answer["shard"]: answer["messages"] for answer in result["replay"]}
+    assert (result["state"], answers) == ("success", {"broker-a": 900})
+
+
+@pytest.mark.parametrize("approve", [True, False])
+@pytest.mark.parametrize("by_hand", ["preview", "approve", "preview|approve"])
+@pytest.mark.parametrize(("dag_id", "conf", "acts"), [("rmq_reset_offset", RESET, "move"), ("rmq_undo", UNDO, "undo")])
+def test_a_task_that_was_marked_as_success_has_shown_and_approved_nothing_and_nothing_moves(
+    dag_id: str,
+    conf: dict[str, Any],
+    acts: str,
+    by_hand: str,
+    approve: bool,
+    deployed: LakeStore,
+    run: Run,
+    asked: list[Any],
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run("rmq_reset_offset", RESET | {"approve": False})
+    result = run(dag_id, conf | {"approve": approve}, mark_success_pattern=by_hand)
+    assert (result["state"], actions(deployed), asked) == ("failed", ["reset"], [])
+    assert result[acts] in ("failed", "upstream_failed")
+    heard = capsys.readouterr()
+    task = "preview" if by_hand == "preview" else "approve"
+    says = f"the task {task} of this run has shown or approved nothing: clear it with its downstream tasks"
+    assert says in heard.out + heard.err + caplog.text
+
+
+def test_a_replay_whose_plan_was_marked_as_success_consumes_nothing(
+    deployed: LakeStore, run: Run, asked: list[Any]
+) -> None:
+    result = run("rmq_replay", REPLAY | {"finish": True}, mark_success_pattern="plan")
+    assert (result["state"], result["approve"], asked) == ("failed", "failed", [])
+    assert query(deployed, "SELECT count(*) AS n FROM windows").to_pylist() == [{"n": 0}]
+
+
+def test_two_approvals_have_to_be_of_the_same_preview(
+    deployed: LakeStore, asked: list[Any], meanwhile: list[Callable[[], None]], tmp_path: Path
+) -> None:
+    dag = dag_of(
+        """
+from airflow.sdk import DAG
+from rmq_store.airflow.operators.approve import RmqApprovalOperator
+from rmq_store.airflow.operators.reset import RmqResetOffsetOperator
+
+with DAG("others"):
+    reset = {"group": "payments", "topic": "PaymentFlow", "to": "max", "reason": "r"}
+    show = RmqResetOffsetOperator(task_id="show", dry_run=True, **reset)
+    one = RmqApprovalOperator(task_id="one", preview="show")
+    two = RmqApprovalOperator(task_id="two", preview="show")
+    move = RmqResetOffsetOperator(task_id="move", dry_run=False, preview="show", **reset)
+    show >> one >> two >> move
+""",
+        tmp_path,
+    )
+
+    def states(dag_run: Any) -> dict[str, str]:
+        return {task.task_id: str(task.state) for task in dag_run.get_task_instances()}
+
+    def changed() -> None:
+        send_late(deployed)
+        clear("others", "show")
+
+    meanwhile.append(changed)
+    assert states(dag.test()) == {"show": "success", "one": "success", "two": "success", "move": "failed"}
+    assert (len(asked), actions(deployed)) == (2, [])
+    assert set(states(dag.test()).values()) == {"success"}
+    assert (len(asked), actions(deployed)) == (4, ["reset"])

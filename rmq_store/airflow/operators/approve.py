@@ -10,6 +10,7 @@ from airflow.sdk.definitions.param import ParamsDict
 
 from rmq_store.airflow import task
 from rmq_store.airflow.preview import Preview
+from rmq_store.airflow.task import translated
 from rmq_store.utils.times import format_time
 
 if TYPE_CHECKING:
@@ -23,6 +24,9 @@ class RmqApprovalOperator(ApprovalOperator):
     The question is among Airflow's required actions, with the preview in words, the group and the shards; it takes no slot
     while it waits. It does not ask where there is nothing to do, or where the request was committed before. The note of the run
     says who answered, and when.
+
+    Its XCom ``preview`` is what it lets pass: what it asked about, once that is approved, or what was shown where it did not
+    ask. The tasks after it that name the same ``preview`` do this, whatever has been shown since, and fail without it.
 
     :param preview: The id of the task that showed it.
     :param use_run_params: Ask only if the run's parameter ``approve`` is true. By default it is asked in every run.
@@ -38,12 +42,11 @@ class RmqApprovalOperator(ApprovalOperator):
 
     def execute(self, context: Context) -> Any:
         """Ask, unless there is no need."""
-        if self.use_run_params and context["params"].get("approve") is not True:
-            self.log.info("the run asks for no approval")
-            return None
-        preview = Preview.of_task(context, self.preview_task)
-        if not preview.is_to_do:
-            self.log.info("there is nothing to approve: %s", preview.nothing_to_do or "it was committed before")
+        with translated():
+            preview = Preview.of_task(context, self.preview_task)
+        if reason := self._reason_not_to_ask(context, preview):
+            self.log.info("%s", reason)
+            preview.let_pass(context)
             return None
         if self._was_rejected(context):
             task.note(context, _REJECTED_BEFORE)
@@ -53,7 +56,16 @@ class RmqApprovalOperator(ApprovalOperator):
         self.subject = f"{context['dag'].dag_id}: {group} in {shards}"
         self.body = preview.facts["text"]
         self.params = ParamsDict({"group": _shown("Group", group), "shards": _shown("Shards", shards)})
+        context["ti"].xcom_push(_ASKED, preview.facts)
         return super().execute(context)
+
+    def _reason_not_to_ask(self, context: Context, preview: Preview) -> str:
+        """Why the preview needs no approval; empty: it needs one."""
+        if self.use_run_params and context["params"].get("approve") is not True:
+            return "the run asks for no approval"
+        if not preview.is_to_do:
+            return f"there is nothing to approve: {preview.nothing_to_do or 'it was committed before'}"
+        return ""
 
     def _was_rejected(self, context: Context) -> bool:
         """Whether an earlier try of this task has skipped the next ones, which no answer can change. Airflow tries a task again
@@ -68,12 +80,17 @@ class RmqApprovalOperator(ApprovalOperator):
         """Write the answer to the note of the run; let the next tasks run, or skip them."""
         if "error" not in event:
             user, at_ms = event["responded_by_user"], int(event["responded_at"].timestamp() * 1000)
-            verb = "approved" if event["chosen_options"] == [self.APPROVE] else "rejected"
+            is_approved = event["chosen_options"] == [self.APPROVE]
+            if is_approved:
+                Preview(context["ti"].xcom_pull(task_ids=self.task_id, key=_ASKED)).let_pass(context)
+            verb = "approved" if is_approved else "rejected"
             who = f"by {user['name']}" if user else "by default, since no answer came in time,"
             task.note(context, f"{verb} {who} at {format_time(at_ms)}")
         return super().execute_complete(context, event)
 
 
+_ASKED = "asked"
+"""The XCom with the preview that the question is about. It survives the wait; another try begins without it."""
 _REJECTED_BEFORE = (
     "not asked again: an earlier try was rejected, its next tasks were skipped and nothing was done. To be asked again, clear "
     "this task with its downstream tasks"

@@ -19,9 +19,9 @@ from rmq_store.airflow import task
 from rmq_store.airflow.assets import OFFSETS_COMMITTED, offsets_asset, sum_of
 from rmq_store.airflow.hooks.rmq import RmqHook
 from rmq_store.airflow.lineage import Lineage, openlineage_of
-from rmq_store.airflow.preview import PREVIEW, offsets_of
+from rmq_store.airflow.preview import PREVIEW, Preview, offsets_of
 from rmq_store.airflow.task import Answer, translated
-from rmq_store.commit.request import Status
+from rmq_store.commit.request import Status, overall
 from rmq_store.errors import RmqError
 from rmq_store.utils.host import Host
 from rmq_store.utils.progress import by_tenths
@@ -116,6 +116,23 @@ class RmqOperator(BaseOperator):
         self.group_of_run = values.get("group")
         return values
 
+    def shown(self, context: Context, task_id: str | None) -> Preview:
+        """
+        Return what the task is to do: what the task with this id has shown, or, where approvals of that come before this task,
+        what they let pass. None: no task has shown anything.
+
+        Raises WrongUse where the tasks have shown and approved nothing, or not the same.
+        """
+        from rmq_store.airflow.operators.approve import RmqApprovalOperator
+
+        if task_id is None:
+            return Preview({})
+        before = self.get_flat_relatives(upstream=True)
+        approvals = [
+            task.task_id for task in before if isinstance(task, RmqApprovalOperator) and task.preview_task == task_id
+        ]
+        return Preview.of_tasks(context, sorted(approvals) or [task_id])
+
     def consumed(
         self,
         context: Context,
@@ -190,6 +207,8 @@ class RmqOperator(BaseOperator):
         group: str,
         reports: Sequence[MoveReport],
         action: str,
+        *,
+        dry_run: bool = False,
         facts: Mapping[str, Any] | None = None,
     ) -> list[Answer]:
         """Log the moves of a group's offsets as a table, and return an answer per shard. Of a dry run the sum is the preview.
@@ -204,14 +223,15 @@ class RmqOperator(BaseOperator):
         rows = [row for report in reports for row in report.rows()]
         notes = list(dict.fromkeys(note for report in reports for note in report.notes))
         text = "; ".join([f"{action}: {moves_sentence(answers)}", *notes])
-        if not any(report.status == Status.DRY_RUN for report in reports):
+        if not dry_run:
             self.log_queues(rows, _MOVE_COLUMNS)
             self.note(context, text)
             return answers
         again = sum(report.total(Direction.AGAIN)[0] for report in reports)
         if again:
             text += f"; {estimate_of(again, group_sample(shards, group)) or NO_SAMPLE}"
-        answer = {"group": group, **(facts or {}), "notes": notes, "offsets": offsets_of(rows, "to_offset")}
+        answer = {"status": overall(report.status for report in reports), "group": group, **(facts or {})}
+        answer |= {"notes": notes, "offsets": offsets_of(rows, "to_offset")}
         self.preview(context, text, rows, [*_MOVE_COLUMNS, "direction", "messages", "bytes"], answer)
         return answers
 

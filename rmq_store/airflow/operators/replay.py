@@ -17,7 +17,7 @@ from rmq_store.admin.sentences import finish_sentence, nothing_to_read, replay_p
 from rmq_store.airflow.assets import REPORTED, sum_of
 from rmq_store.airflow.links.console import RmqGroupLink, RmqNewDeadLettersLink, RmqWindowLink
 from rmq_store.airflow.operators.base import RmqOperator
-from rmq_store.airflow.preview import Preview, offsets_of
+from rmq_store.airflow.preview import offsets_of
 from rmq_store.airflow.task import Answer, nothing_to_do, translated
 from rmq_store.airflow.triggers.retries import RmqRetriesTrigger
 from rmq_store.commit.request import Status
@@ -199,7 +199,7 @@ class RmqReplayOperator(RmqReplayBaseOperator):
             group, request, scope = begin_attempt(shard, group, request, Host())
         else:
             topics = [*(subscription.topic for subscription in group.subscriptions), retry_topic(group.name)]
-            scope = replace(scope, bounds=Preview.of_task(context, self.preview_task).offsets(shard, topics))
+            scope = replace(scope, bounds=self.shown(context, self.preview_task).offsets(shard, topics))
         live = replayed_group(group.name)
         return self.consumed(context, store, shard, group, request, scope, self.engine, replay_of=live)
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from rmq_store.admin.dag_params import reset_request
 from rmq_store.airflow.links.console import RmqGroupLink
 from rmq_store.airflow.operators.base import RmqOperator
-from rmq_store.airflow.preview import Preview
 from rmq_store.airflow.task import Answer
 from rmq_store.utils.host import Host
 
@@ -87,10 +86,10 @@ class RmqResetOffsetOperator(RmqOperator):
         check_group(store, request.group, settings)
         every = store.shards()
         shards = shards_with_queues(every, request.topic, request.queues)
-        preview = Preview.of_task(context, self.preview_task)
+        preview = self.shown(context, self.preview_task)
         shown = {shard.name: preview.offsets(shard, [request.topic]) for shard, _ in shards}
         if preview.facts:
-            shards = [(shard, queues) for shard, queues in shards if shown[shard.name] is not None]
+            shards = [(shard, queues) for shard, queues in shards if shown[shard.name]]
         action = f"{request.group}, topic {request.topic}"
         with self.moving(context, request.group, action):
             reports = move_in_all(
@@ -99,4 +98,6 @@ class RmqResetOffsetOperator(RmqOperator):
                 known_group(request.group, settings),
                 every=every,
             )
-        return self.moved(context, [shard for shard, _ in shards], request.group, reports, action)
+        return self.moved(
+            context, [shard for shard, _ in shards], request.group, reports, action, dry_run=request.dry_run
+        )

@@ -9,7 +9,6 @@ from rmq_store.admin.dag_params import UndoParams
 from rmq_store.admin.undo import nothing_to_undo, undone_sentence
 from rmq_store.airflow.links.console import RmqGroupLink
 from rmq_store.airflow.operators.base import RmqOperator
-from rmq_store.airflow.preview import Preview
 from rmq_store.airflow.task import Answer, nothing_to_do
 from rmq_store.utils.host import Host
 
@@ -62,7 +61,7 @@ class RmqUndoOperator(RmqOperator):
         from rmq_store.lake.admin.undo import actions_to_undo, undo
         from rmq_store.lake.window.consumption import shards_named
 
-        shown = Preview.of_task(context, self.preview_task)
+        shown = self.shown(context, self.preview_task)
         if shown.nothing_to_do is not None:
             nothing_to_do(context, shown.nothing_to_do)
             return []
@@ -101,5 +100,11 @@ class RmqUndoOperator(RmqOperator):
                 every=every,
             )
         return self.moved(
-            context, [shard for shard, _ in undone], params.group, reports, action, {"undoes": first.request_id}
+            context,
+            [shard for shard, _ in undone],
+            params.group,
+            reports,
+            action,
+            dry_run=params.dry_run,
+            facts={"undoes": first.request_id},
         )
