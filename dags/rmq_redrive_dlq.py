@@ -19,10 +19,22 @@ from typing import Any
 
 from airflow.sdk import Param
 
-from rmq_store.airflow.dags import LONGEST_RUN, Suggestions, moment, needed, optional, rmq_dag, skip_if_dry_run, switch
+from rmq_store.airflow.dags import (
+    LONG,
+    LONGEST_RUN,
+    Suggestions,
+    moment,
+    needed,
+    optional,
+    rmq_dag,
+    skip_if_dry_run,
+    switch,
+)
 from rmq_store.airflow.operators.redrive import RmqRedriveOperator
 
 NAMES = {"type": "array", "items": {"type": "string", "minLength": 1}, "uniqueItems": True}
+VALUE = {"$ref": "#/$defs/value"}
+VALUES: dict[str, Any] = {"$defs": {"value": {**LONG, "items": VALUE, "additionalProperties": VALUE}}}
 TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
 
 
@@ -78,8 +90,9 @@ PARAMS = {
             "replace_body_text": TEXTS,
             "remove_json": NAMES,
             "cast_json": types("int", "number", "boolean", "string"),
-            "set_json": {"type": "object"},
+            "set_json": {"type": "object", "additionalProperties": VALUE},
         },
+        **VALUES,
         additionalProperties=False,
     ),
     "all_or_nothing": switch(

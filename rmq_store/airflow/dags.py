@@ -106,6 +106,10 @@ def intervals(cron: str | None) -> CronDataIntervalTimetable | None:
 # --- parameters: each call makes a new one, since a Param keeps the value that a run gave it --------------------------
 
 
+LONG: Mapping[str, Any] = {"minimum": -(1 << 63) + 1, "maximum": (1 << 63) - 1}
+"""The rule of JSON Schema for numbers of at most 64 bits: Airflow takes a run with a longer one, but no task gets it."""
+
+
 class Suggestions(NamedTuple):
     """What the forms suggest; other names are accepted too."""
 
@@ -138,10 +142,10 @@ def optional(
     **rules: Any,
 ) -> Param:
     """A value of the JSON type ``kind``, of several the first one in the form, or None; ``rules`` are keywords of JSON Schema,
-    such as ``minimum``. A whole number has at most 64 bits, as Airflow hands no other to a task."""
+    such as ``minimum``. A whole number is a ``LONG``."""
     kinds = [kind] if isinstance(kind, str) else kind
     if kind == "integer":
-        rules["maximum"] = (1 << 63) - 1
+        rules = {**LONG, **rules}
     return Param(None, type=["null", *kinds], title=title, description=description, **_examples(suggested), **rules)
 
 
@@ -164,6 +168,7 @@ def moment(title: str, description: str) -> Param:
         description=f"{description} ISO 8601 with a zone, or epoch milliseconds.",
         examples=["2026-01-31T12:00:00Z"],
         **wrong_digits,
+        **LONG,
     )
 
 
