@@ -298,6 +298,43 @@ def test_an_interval_before_the_first_message_records_where_the_group_starts_and
     assert (second["state"], second["plan"], second["report_offsets"]) == ("success", [], "skipped")
 
 
+def test_a_client_without_work_is_told_whether_it_has_no_queues_or_has_consumed_them(
+    deployed: LakeStore, run: Run
+) -> None:
+    def nothing(client: str, clients: str) -> str:
+        result = run(CONSUME, {"client": client, "clients": clients})
+        assert (result["state"], result["plan"]) == ("success", [])
+        assert run_note(result["run"]) == f"RocketMQ plan: nothing to do: {note_of(result, 'plan')}"
+        return str(note_of(result, "plan"))
+
+    assert nothing("c9", "c1,c2") == "client c9 gets no queue: it is not in the list of consumers c1, c2"
+    five = "c1, c2, c3, c4, c5"
+    assert nothing("c5", five) == f"client c5 gets no queue here: AVG gives them to others of {five}"
+    assert run(CONSUME, {"client": "c1", "clients": "c1,c2"})["consume"][0]["messages"] == PAYMENTS // 2
+    of_c1 = "client c1 has consumed everything in its queues up to the window's upper bound; the other queues are those of c2"
+    assert nothing("c1", "c2,c1") == of_c1
+    run(CONSUME)
+    everything = "group payments has consumed everything up to the window's upper bound"
+    assert note_of(run(CONSUME), "plan") == everything
+
+
+def test_shards_without_work_have_one_reason_or_one_each(airflow_home: AirflowHome) -> None:
+    from rmq_store.airflow.operators.consume import joined_reasons
+
+    assert joined_reasons({"a": "no queue", "b": "no queue"}) == "no queue"
+    assert joined_reasons({"a": "no queue", "b": "all read"}) == "shard a: no queue; shard b: all read"
+
+
+def test_a_run_for_retries_that_finds_none_does_not_say_that_the_group_has_consumed_everything(
+    deployed: LakeStore, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rmq_store.airflow.operators.consume import RmqConsumeOperator
+    from rmq_store.window.consume_request import only_retries
+
+    monkeypatch.setattr(RmqConsumeOperator, "scoped", lambda self, context: only_retries(self.request(context)))
+    assert note_of(run(CONSUME), "plan") == "group payments has consumed all its retries that were delivered"
+
+
 EMPTY = """
 import json, sys
 from airflow.dag_processing.dagbag import DagBag

@@ -103,7 +103,7 @@ class RmqPlanShardsOperator(RmqConsumeOperator):
 
     def act(self, context: Context) -> list[str]:
         """Return the shards' names."""
-        from rmq_store.lake.window.consumption import has_work, shards_of
+        from rmq_store.lake.window.consumption import reason_for_nothing, shards_of
 
         interval = self.interval(context)
         if interval is not None:
@@ -117,15 +117,18 @@ class RmqPlanShardsOperator(RmqConsumeOperator):
             self.log.warning("%s", warning)
         try:
             shards = shards_of(deployment.open_store(), group, scope)
-            names = [shard.name for shard in shards if has_work(shard, group, request, Host(), scope)]
+            reasons = {shard.name: reason_for_nothing(shard, group, request, Host(), scope) for shard in shards}
         except NothingThere as missing:
             if not self.run_facts(context).on_its_own:
                 raise
             nothing_to_do(context, str(missing))
             return []
+        names = [name for name, reason in reasons.items() if reason is None]
         self.log_line(f"shards with work: {', '.join(names) or 'none'}")
         if not names:
-            nothing_to_do(context, f"group {group.name} has consumed everything up to the window's upper bound")
+            nothing_to_do(
+                context, joined_reasons({name: reason for name, reason in reasons.items() if reason is not None})
+            )
         return names
 
     def _shards_to_replay(self, context: Context, interval: IntervalReplay) -> list[str]:
@@ -144,6 +147,12 @@ class RmqPlanShardsOperator(RmqConsumeOperator):
         for note in notes if names else ():
             self.log.warning("%s", note)
         return names
+
+
+def joined_reasons(reasons: Mapping[str, str]) -> str:
+    """The reason of all shards, or where they differ that of each."""
+    same, *others = dict.fromkeys(reasons.values())
+    return same if not others else "; ".join(f"shard {name}: {reason}" for name, reason in reasons.items())
 
 
 class RmqConsumeWindowOperator(RmqConsumeOperator):

@@ -15,7 +15,7 @@ from rmq_store.commit.claim import Held
 from rmq_store.commit.ctl import Action
 from rmq_store.commit.positions import Outcome, PositionKind
 from rmq_store.commit.request import Status, overall
-from rmq_store.consumer.allocate import allocate_by_topic
+from rmq_store.consumer.allocate import allocate_by_topic, sort_client_ids
 from rmq_store.consumer.delay import queue_id_to_delay_level
 from rmq_store.errors import NothingThere, WrongUse
 from rmq_store.lake.table.shard import Shard
@@ -128,12 +128,27 @@ def unowned_queues(store: LakeStore, group: GroupSettings, client_ids: Sequence[
     return sorted(queues - owned)
 
 
-def has_work(shard: Shard, group: GroupSettings, request: ConsumeRequest, host: Host, scope: Scope = LIVE) -> bool:
-    """Whether the request has something to consume, or has committed windows to report. Reads only."""
+def reason_for_nothing(
+    shard: Shard, group: GroupSettings, request: ConsumeRequest, host: Host, scope: Scope = LIVE
+) -> str | None:
+    """Why the request has nothing to consume in the shard; None: it has, or it has committed windows to report. Reads only."""
     shard.commitlog.refresh()
     if shard.ctls_of_request(request.request_id, group.name, Action.CONSUME):
-        return True
-    return bool(Planner(ShardLookup(shard), group, host.now_ms(), scope).plan(request, []).ranges)
+        return None
+    plan = Planner(ShardLookup(shard), group, host.now_ms(), scope).plan(request, [])
+    return None if plan.ranges else plan.idle or _consumed(group, request, scope)
+
+
+def _consumed(group: GroupSettings, request: ConsumeRequest, scope: Scope) -> str:
+    """What has been consumed where nothing is left for a request that has queues."""
+    if scope.retries_only:
+        return f"group {group.name} has consumed all its retries that were delivered"
+    bound = "up to the window's upper bound"
+    if request.client_id is None:
+        return f"group {group.name} has consumed everything {bound}"
+    others = [client for client in sort_client_ids(set(request.client_ids)) if client != request.client_id]
+    rest = f"; the other queues are those of {', '.join(others)}" if others else ""
+    return f"client {request.client_id} has consumed everything in its queues {bound}{rest}"
 
 
 # --- its windows -----------------------------------------------------------------------------------------------------
