@@ -59,10 +59,10 @@ def consume_group(
     ).expand(shard=plan.output)
 
     @task(outlets=[offsets])
-    def report_offsets(answers: list[Answer]) -> Answer:
-        with translated():
-            answer = logged(sum_of(list(answers)))
+    def report_offsets(answers: list[Answer], shards: list[str]) -> Answer:
+        with translated():  # more answers than shards are those of an earlier attempt, which Airflow keeps
+            answer = logged(sum_of(list(answers)[: len(shards)]))
         get_current_context()["outlet_events"][offsets].extra = answer
         return answer
 
-    return report_offsets(consume.output)  # type: ignore[arg-type]  # Airflow passes the answers
+    return report_offsets(consume.output, plan.output)  # type: ignore[arg-type]  # Airflow passes the answers

@@ -51,18 +51,24 @@ def write_note(dag_run: DagRun) -> None:
 
 
 def _write_note(dag_run: DagRun, session: Session) -> None:
+    """Only those of tasks that have run since they were cleared: Airflow keeps what a task said until it runs again, which one
+    that is skipped now, or is taken out of the run, does not."""
     from airflow.models.xcom import XComModel
+    from airflow.utils.state import TaskInstanceState
 
     from rmq_store.airflow.task import NOTE
 
+    ended = dag_run.get_task_instances(state=[TaskInstanceState.SUCCESS, TaskInstanceState.FAILED], session=session)
+    ran = {(task.task_id, task.map_index) for task in ended}
     query = XComModel.get_many(run_id=dag_run.run_id, key=NOTE, dag_ids=dag_run.dag_id)
     stored: Any = session.scalars(query)  # rows of XComModel: Airflow's annotation says tuples
     rows = sorted(stored, key=lambda row: (row.timestamp, row.task_id, row.map_index))
     sentences = {
         row.task_id if row.map_index < 0 else f"{row.task_id} {row.map_index}": str(XComModel.deserialize_value(row))
         for row in rows
+        if (row.task_id, row.map_index) in ran
     }
-    if sentences:
+    if rows:
         dag_run.note = new_note(dag_run.note, sentences)
 
 

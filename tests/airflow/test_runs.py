@@ -16,6 +16,7 @@ from datetime import UTC, datetime, timedelta
 from errno import ENOSPC
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from sqlalchemy import select
@@ -176,6 +177,58 @@ def test_the_scheduler_writes_the_note_in_its_own_session_and_commits_it_with_th
         attached = session.get(DagRun, dag_run.id)
         get_listener_manager().hook.on_dag_run_failed(dag_run=attached, msg="")
     assert run_note(dag_run) == "of a person\n\nRocketMQ deliver: nothing to do: nothing is due"
+
+
+def test_what_an_earlier_attempt_of_a_run_did_is_not_in_its_note(deployed: LakeStore, run: Run) -> None:
+    """A backfill that takes a run over has no work in a shard that the scheduled run had consumed: Airflow then takes the task
+    of the shard out of the run, and keeps its XComs."""
+    from airflow.listeners.listener import get_listener_manager
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+    from airflow.utils.state import TaskInstanceState
+
+    dag_run = run(CONSUME)["run"]
+    assert "consume 0: payments in broker-a: 900 messages" in str(run_note(dag_run))
+    with create_session() as session:
+        attached = session.get(DagRun, dag_run.id)
+        assert attached is not None
+        (of_shard,) = [task for task in attached.get_task_instances(session=session) if task.task_id == "consume"]
+        of_shard.state = TaskInstanceState.REMOVED
+        session.flush()
+        get_listener_manager().hook.on_dag_run_success(dag_run=attached, msg="")
+    assert not run_note(dag_run)
+
+
+def test_the_event_of_a_run_has_nothing_of_a_shard_that_only_an_earlier_attempt_consumed(
+    deployed: LakeStore, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.models.xcom import XComModel
+    from airflow.sdk.execution_time.xcom import XCom
+    from airflow.utils.session import create_session
+    from airflow.utils.state import TaskInstanceState
+    from sqlalchemy.orm import make_transient
+
+    from rmq_store.airflow.operators.consume import RmqConsumeWindowOperator
+
+    act = RmqConsumeWindowOperator.act
+
+    def beside_an_earlier_one(self: RmqConsumeWindowOperator, context: Any) -> Any:
+        answer = act(self, context)
+        of_task = {"dag_id": self.dag_id, "run_id": context["run_id"], "task_id": "consume"}
+        with create_session() as session:
+            (task,) = session.scalars(select(TaskInstance).filter_by(**of_task))
+            session.expunge(task)
+            make_transient(task)
+            task.id, task.map_index, task.state = uuid4(), 1, TaskInstanceState.REMOVED
+            session.add(task)
+            session.flush()
+            stored = XCom.serialize_value(answer, key="return_value")
+            XComModel.set("return_value", stored, map_index=1, serialize=False, session=session, **of_task)
+        return answer
+
+    monkeypatch.setattr(RmqConsumeWindowOperator, "act", beside_an_earlier_one)
+    assert run(CONSUME)["report_offsets"]["messages"] == PAYMENTS
 
 
 def test_the_asset_event_of_a_run_carries_the_offsets(deployed: LakeStore, run: Run) -> None:
