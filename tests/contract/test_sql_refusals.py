@@ -55,10 +55,10 @@ from tests.lake_fixtures import Bench, SmallStore
         ("SELECT * FROM system.main.\"register_external_resource\" /* */ ('a', 'n', MAP{'a': 'b'})", "only reads"),
         ("FROM query/**/('FROM register_external_' || 'resource(''a'', ''n'', MAP{''a'': ''b''})')", "only reads"),
         ("PIVOT (SELECT 1 AS a, 2 AS b) ON a USING sum(b)", "name the values of PIVOT"),
-        ("SELECT * FROM read_text('/etc/hostname')", "disabled by configuration"),
+        ("UPDATE EXTENSIONS", "only reads"),
         ("SELECT * FROM '/etc/hostname'", "does not exist"),
-        ("SELECT * FROM glob('/etc/*')", "disabled by configuration"),
-        ("SELECT * FROM read_parquet('s3://bucket/x.parquet')", ""),
+        ("SELECT * FROM query_table('/etc/hostname')", "does not exist"),
+        ("SELECT * FROM rang(3)", "the function rang is refused in FROM, did you mean 'range'?"),
         ("SELECT '\udc97'", "the query contains an unpaired surrogate"),
     ],
 )
@@ -68,6 +68,70 @@ def test_a_query_that_is_wrong_or_reaches_out_is_refused_with_the_engines_words(
     with pytest.raises(WrongUse) as refused:
         query(small.store, text)
     assert said in str(refused.value)
+
+
+TYPE = "register_external_resource_type(''left_behind'', kind := ''x'', create_function := ''windows'')"
+
+
+RUN = "json_execute_serialized_sql(json_serialize_sql('SELECT * FROM {}'))"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"SELECT * FROM {RUN.format(TYPE)}",
+        "SELECT * FROM " + RUN.format("que' || 'ry(''SELECT 42'')").replace("json_execute", "JSON_execute"),
+        "SELECT * FROM system.main.\"json_execute_serialized_sql\" /* */ ('{}')",
+        f"WITH a AS (SELECT (SELECT count(*) FROM {RUN.format('lag')})) SELECT * FROM a",
+        f"SELECT 1 UNION ALL SELECT 1 FROM lag, LATERAL (FROM {RUN.format('lag')})",
+        f"DESCRIBE SELECT * FROM {RUN.format('lag')}",
+        f"SUMMARIZE FROM {RUN.format('lag')}",
+        f"EXPLAIN ANALYZE (FORMAT json) SELECT * FROM {RUN.format('lag')}",
+        f"PIVOT (SELECT 1 AS a FROM {RUN.format('lag')}) ON a IN (1) USING sum(a)",
+        "SELECT * FROM " + TYPE.replace("''", "'"),
+        "FROM query('SELECT 42')",
+        "FROM checkpoint()",
+        "FROM enable_logging()",
+        "FROM read_text('/etc/hostname')",
+        "FROM glob('/etc/*')",
+        "FROM read_parquet('s3://bucket/x.parquet')",
+        "FROM arrow_scan(1, 2, 3)",
+    ],
+)
+def test_a_function_of_from_that_does_more_than_read_the_relations_is_refused(small: SmallStore, text: str) -> None:
+    with pytest.raises(WrongUse, match=r"is refused in FROM.*: only reads are allowed, and no files; functions: "):
+        query(small.store, text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT count(*) FROM range(3), generate_series(1, 2), repeat('x', 2), repeat_row(1, num_rows := 2)",
+        "SELECT * FROM lag, unnest([1, 2]) AS u(x), LATERAL (SELECT unnest(range(x)))",
+        "SELECT key FROM json_each('{\"a\": 1}') UNION ALL SELECT key FROM json_tree('[1]')",
+        "SELECT string_split('a,b', ','), regexp_split_to_table('a,b', ','), repeat('x', 3), generate_subscripts([1], 1)",
+        "FROM query_table('lag')",
+        "SELECT * FROM histogram(lag, lag)",
+        "WITH query(a) AS (SELECT 1 AS read_text) SELECT * FROM query WHERE 'a' GLOB ('*')",
+        "SELECT 'SELECT * FROM query(1)' -- FROM query('SELECT 1')",
+        "SELECT * FROM duckdb_functions() WHERE function_name = 'range_hash'",
+        "SELECT * FROM information_schema.columns",
+        "EXPLAIN (FORMAT json) SELECT * FROM range(3)",
+        "DESCRIBE lag",
+        "SHOW TABLES",
+        "SUMMARIZE lag",
+        "VALUES (1)",
+        "PIVOT (SELECT 1 AS a) ON a IN (1) USING sum(a)",
+    ],
+)
+def test_what_makes_rows_or_shows_relations_is_answered(small: SmallStore, text: str) -> None:
+    query(small.store, text, limits=QueryLimits(60_000, 256 << 20, 1 << 20))
+
+
+@pytest.mark.parametrize("call", ["read_text('/etc/hostname')", "glob('/etc/*')", "enable_logging()"])
+def test_the_locked_connection_itself_opens_no_file(small: SmallStore, call: str) -> None:
+    with open_duckdb(small.store, {"lag"}) as connection, pytest.raises(duckdb.Error, match=r"disabled|locked"):
+        connection.execute(f"SELECT * FROM {call}")
 
 
 @pytest.mark.parametrize(

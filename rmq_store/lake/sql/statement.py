@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from typing import Final
 
 import duckdb
 
 from rmq_store.errors import WrongUse
+from rmq_store.utils.suggestions import did_you_mean
 
 
 def reading_statement(connection: duckdb.DuckDBPyConnection, text: str) -> duckdb.Statement:
@@ -22,20 +23,31 @@ def reading_statement(connection: duckdb.DuckDBPyConnection, text: str) -> duckd
             "SQL: the query contains an unpaired surrogate (U+D800 to U+DFFF), which is not a character"
         ) from error
     statements = connection.extract_statements(text)
-    if len(statements) == 1:
-        _refuse_functions(text)
-        match statements[0].type:
-            case duckdb.StatementType.SELECT:
-                return statements[0]
-            case duckdb.StatementType.EXPLAIN if any(_is_select(connection, rest) for rest in _explained(text)):
-                return statements[0]
-            case duckdb.StatementType.MULTI:
-                raise WrongUse(
-                    "SQL: name the values of PIVOT, as in 'ON topic IN (...)': without them it makes a type first"
-                )
+    match [_type(statement) for statement in statements]:
+        case [duckdb.StatementType.SELECT]:
+            _refuse_functions(connection, text)
+            return statements[0]
+        case [duckdb.StatementType.EXPLAIN] if selects := [
+            rest for rest in _explained(text) if _is_select(connection, rest)
+        ]:
+            for select in selects:
+                _refuse_functions(connection, select)
+            return statements[0]
+        case [duckdb.StatementType.MULTI]:
+            raise WrongUse(
+                "SQL: name the values of PIVOT, as in 'ON topic IN (...)': without them it makes a type first"
+            )
     raise WrongUse(
         "give exactly one SELECT (or DESCRIBE, SHOW, SUMMARIZE, or EXPLAIN of a SELECT): only reads are allowed"
     )
+
+
+def _type(statement: duckdb.Statement) -> duckdb.StatementType | None:
+    """None: DuckDB knows more types than its Python package, which raises for the others, such as UPDATE EXTENSIONS."""
+    try:
+        return statement.type
+    except ValueError:
+        return None
 
 
 def _is_select(connection: duckdb.DuckDBPyConnection, text: str) -> bool:
@@ -43,16 +55,41 @@ def _is_select(connection: duckdb.DuckDBPyConnection, text: str) -> bool:
         statements = connection.extract_statements(text)
     except duckdb.Error:
         return False
-    return [statement.type for statement in statements] == [duckdb.StatementType.SELECT]
+    return [_type(statement) for statement in statements] == [duckdb.StatementType.SELECT]
 
 
-def _refuse_functions(text: str) -> None:
-    """The functions of external resources leave some behind, and run a query that no interrupt reaches. ``query`` takes SQL, so
-    it could call them by a name that the text only makes as it runs."""
-    words = [word.strip(b'"').lower() for word, _ in _tokens(text)]
-    called = {word for word, following in pairwise(words) if following == b"("}
-    if b"query" in called or any(b"external_resource" in word for word in called):
-        raise WrongUse("SQL: the functions query and *_external_resource are refused: only reads are allowed")
+_TABLE_FUNCTIONS: Final = frozenset(
+    {
+        *("range", "generate_series", "repeat", "repeat_row", "unnest", "json_each", "json_tree"),
+        *("query_table", "summary", "histogram", "histogram_values"),
+        *("duckdb_columns", "duckdb_databases", "duckdb_functions", "duckdb_keywords", "duckdb_memory"),
+        *("duckdb_optimizers", "duckdb_schemas", "duckdb_settings", "duckdb_tables", "duckdb_temporary_files"),
+        *("duckdb_types", "duckdb_views", "pragma_collations", "pragma_database_size", "pragma_show"),
+        *("pragma_table_info", "pragma_version", "icu_calendar_names", "pg_timezone_names"),
+    }
+)
+"""The functions of FROM that only make rows, or show relations and DuckDB itself. Others open files, run a text or a function
+of Python, read what the memory has at an address, or leave something behind for the next query of the process."""
+
+_CALLED: Final = """
+    SELECT json_extract_string(parsed, '$.error_message'), json_extract_string(parsed, '$..function.function_name')
+    FROM (SELECT json_serialize_sql($text) AS parsed)
+"""
+"""The error of a text that DuckDB's parser does not write as JSON, and the functions that are called in FROM, at any depth."""
+
+
+def _refuse_functions(connection: duckdb.DuckDBPyConnection, text: str) -> None:
+    """A function in an expression returns a value; none of DuckDB's runs a text or opens a file."""
+    error, called = connection.execute(_CALLED, {"text": text}).fetchall()[0]
+    if error is not None:
+        raise WrongUse(f"SQL: {error}")
+    for name in called:
+        if name.lower() not in _TABLE_FUNCTIONS:
+            known = sorted(_TABLE_FUNCTIONS)
+            raise WrongUse(
+                f"SQL: the function {name} is refused in FROM{did_you_mean(name, known)}: only reads are allowed, and no "
+                f"files; functions: {', '.join(known)}"
+            )
 
 
 def _explained(text: str) -> list[str]:
