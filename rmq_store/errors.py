@@ -28,7 +28,8 @@ A message says what is wrong, with the facts, and what to do.
 
 from __future__ import annotations
 
-from typing import Any
+import threading
+from typing import Any, Final
 
 
 class RmqError(Exception):
@@ -178,6 +179,10 @@ class CommitOutcomeUnknown(RmqError):
 
 class Terminated(BaseException):
     """SIGTERM, with which a scheduler stops a process: claims are released before the exit, as after Ctrl-C."""
+
+
+STOPPED: Final = threading.Event()
+"""Set by the signal that stops this process, for long work in another thread than the main one, where nothing is raised."""
 
 
 _AIRFLOW_STOPS = frozenset({"AirflowTaskTimeout", "AirflowTaskTerminated"})

@@ -249,8 +249,8 @@ class Bench:
         """A consumption window. The rows, the tallies and the new position follow from the outcomes unless given apart;
         ``queued`` False: the copies get no place in a queue. ``keys``: those that the group, which absorbs duplicates,
         says that it acked; ``key_rows``: those that have rows."""
-        honest = _honest(begin, end, retried, dead, lost)
-        consumed = Consumed(QueueRange(queue, begin, end), 0, tallies or honest, start_rule)
+        honest = tallies or _honest(begin, end, retried, dead, lost)
+        consumed = Consumed(QueueRange(queue, begin, end), 0, honest, start_rule)
         ctl = self.ctl(Action.CONSUME, group=group, window_id=f"{group}-0-hand", request_id="2026-11-20-hand", epoch=0)
         files, produced = self._copies(
             ctl,

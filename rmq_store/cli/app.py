@@ -39,7 +39,7 @@ from rmq_store.cli import (
 from rmq_store.cli.common import COMMITTED, REQUEST
 from rmq_store.cli.options import BEFORE, NOTHING_BEFORE, Before, JsonOption, RootOption
 from rmq_store.cli.output import S3_REQUESTS, AnswerNotWritten, answering, print_error
-from rmq_store.errors import BadData, RmqError, Terminated, WrongUse, defect, error_answer
+from rmq_store.errors import STOPPED, BadData, RmqError, Terminated, WrongUse, defect, error_answer
 from rmq_store.lake.table.request_counter import counted_requests
 from rmq_store.settings.environment import Environment
 from rmq_store.settings.private_files import apply_umask
@@ -104,6 +104,7 @@ _SIGNAL: ContextVar[signal.Signals | None] = ContextVar("_SIGNAL", default=None)
 
 def _stop(number: int, frame: FrameType | None) -> None:
     _SIGNAL.set(signal.Signals(number))
+    STOPPED.set()
     raise KeyboardInterrupt if number == signal.SIGINT else Terminated
 
 
@@ -130,6 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             signal.signal(signal.SIGINT, _stop)
         sys.unraisablehook = _not_raised
     _SIGNAL.set(None)
+    STOPPED.clear()
     as_json = "--json" in words
     BEFORE.set(NOTHING_BEFORE)
     REQUEST.set("")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rmq_store.commit.positions import Outcome, Tally
 from rmq_store.lake.audit.finding import Problem
 from rmq_store.lake.table.store import LakeStore
 from tests.contract.sql import of, rows
@@ -30,6 +31,29 @@ def test_everything_an_operator_and_a_window_may_do_passes_the_audit(hand: Bench
     hand.move("new", QUEUE, None, 5)
     hand.window("new", QUEUE, 5, 5)
     assert rows(of(hand), "SELECT * FROM audit") == []
+
+
+@pytest.mark.parametrize(
+    ("begin", "end"), [(4, (1 << 63) - 1), (-(1 << 63), (1 << 63) - 1), (-(1 << 63), 6), (6, 4)], ids=str
+)
+def test_a_damaged_outcome_range_of_any_length_is_a_finding(hand: Bench, begin: int, end: int) -> None:
+    hand.window("shop", QUEUE, 0, 10, start_rule="first", lost=[(4, 6)], lost_rows=[(begin, end)])
+    assert {"lost differs from its rows"} <= {row["problem"] for row in rows(of(hand), "SELECT problem FROM audit")}
+
+
+@pytest.mark.parametrize("count", [(1 << 63) - 1, -(1 << 63)])
+def test_a_damaged_count_or_end_of_any_size_is_a_finding(hand: Bench, count: int) -> None:
+    hand.window("shop", QUEUE, 0, 4, start_rule="first")
+    hand.window(
+        "shop",
+        QUEUE,
+        4,
+        (1 << 63) - 1,
+        tallies={Outcome.ACKED: Tally(count, 0), Outcome.LOST: Tally(9, 0)},
+        position=10,
+    )
+    found = {row["problem"] for row in rows(of(hand), "SELECT problem FROM audit")}
+    assert found & {"counts do not add up", "hash sums do not add up"}
 
 
 @pytest.fixture(scope="module")

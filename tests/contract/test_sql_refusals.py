@@ -20,6 +20,7 @@ from rmq_store.lake.commit.dispatch import dispatch
 from rmq_store.lake.sql.query_limits import QueryLimits
 from rmq_store.lake.sql.relations import BASE_SQL, FILE_RELATIONS, SMALL_RELATIONS
 from rmq_store.lake.sql.sql import _unreadable, interrupted_after, open_duckdb, query
+from rmq_store.lake.sql.sql_functions import LONGEST_RANGE
 from rmq_store.lake.sql.views import views
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.object_store import Root
@@ -302,6 +303,16 @@ def test_the_hash_functions_are_those_of_the_evidence(small: SmallStore) -> None
         assert [None if h is None else h % (1 << 64) for (h,) in hashes] == [*sums, None, tally(range(9, 30)).hash_sum]
         for text in ("range_hash(4, 3)", "range_hash(-1, 3)", "range_hash(NULL, 3)", "offset_hash(NULL)"):
             assert answer(text) is None
+        for longest in (1 << 63) - 1, LONGEST_RANGE + 1:
+            assert answer(f"range_hash(0, {longest})") is None
+
+
+@pytest.mark.parametrize("begin", ["0", "range"], ids=["folded", "of rows"])
+def test_the_hash_of_long_ranges_ends_with_the_time_limit(small: SmallStore, begin: str) -> None:
+    limits = QueryLimits(50, 256 << 20, 1 << 20)
+    with pytest.raises(WrongUse, match=r"more than 0.05 s.*--timeout"):
+        query(small.store, f"SELECT range_hash({begin}, {LONGEST_RANGE}) FROM range(2000)", limits=limits)
+    assert query(small.store, "SELECT range_hash(0, 100000)", limits=limits).num_rows == 1
 
 
 def _fifo(file: Path) -> None:

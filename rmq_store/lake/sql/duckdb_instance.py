@@ -20,8 +20,9 @@ from typing import Any, Final
 import duckdb
 from duckdb.func import FunctionNullHandling, PythonUDFType
 
+from rmq_store.errors import STOPPED
 from rmq_store.lake.sql.query_limits import QueryLimits
-from rmq_store.lake.sql.sql_functions import FUNCTIONS
+from rmq_store.lake.sql.sql_functions import FUNCTIONS, checked
 from rmq_store.utils.host import random_name
 
 _CLOSED: dict[str, str | bool | int | float | list[str]] = {
@@ -44,6 +45,8 @@ class Connected:
     limits: QueryLimits | None
     scratch: Path | None
     """The folder in which an instance of its own spills."""
+    interrupted: threading.Event
+    """Ends the functions of the instance."""
     views: set[str] = field(default_factory=set)
     """The views that were created in it."""
     registered: set[str] = field(default_factory=set)
@@ -59,6 +62,11 @@ class Connected:
             self.connection.execute(f"CREATE TEMP VIEW {name} AS {text}")
             self.views.add(name)
 
+    def interrupt(self) -> None:
+        """Of an instance of its own: end the query, also inside a function."""
+        self.interrupted.set()
+        self.connection.interrupt()
+
     def let_go(self) -> bool:
         """Whether nothing of the body is left: neither a relation, nor an answer that was not read to its end, nor files."""
         try:
@@ -67,6 +75,7 @@ class Connected:
         except duckdb.Error:  # an answer reads it
             return False
         self.registered.clear()
+        self.interrupted.clear()
         return self.scratch is None or not self.scratch.exists()
 
     def close(self) -> None:
@@ -101,9 +110,10 @@ def _taken(limits: QueryLimits | None) -> Connected | None:
 def _new(limits: QueryLimits | None) -> Connected:
     if limits is None:
         instance = _shared()
-        return Connected(instance.cursor(), instance, None, None)
-    instance, scratch = _opened(limits)
-    return Connected(instance, instance, limits, scratch)
+        return Connected(instance.cursor(), instance, None, None, threading.Event())
+    interrupted = threading.Event()
+    instance, scratch = _opened(limits, interrupted)
+    return Connected(instance, instance, limits, scratch, interrupted)
 
 
 def _give_back(kept: Connected) -> None:
@@ -118,17 +128,26 @@ def _give_back(kept: Connected) -> None:
         surplus.close()
 
 
-def _opened(limits: QueryLimits | None) -> tuple[duckdb.DuckDBPyConnection, Path]:
+INTERRUPTED: Final = "the query is to end"
+"""What an error of DuckDB says when a function was ended."""
+
+
+def _opened(limits: QueryLimits | None, interrupted: threading.Event) -> tuple[duckdb.DuckDBPyConnection, Path]:
     # DuckDB makes it when a query spills and removes it when it is closed; instances must not share one.
     scratch = Path(tempfile.gettempdir(), f"rmq-sql-{random_name()}")
     config = _CLOSED | {"temp_directory": str(scratch), "secret_directory": str(scratch / "secrets")}
     if limits is not None:
         config["memory_limit"] = f"{limits.memory_bytes >> 10}KiB"
     connection = duckdb.connect(":memory:", config=config)
+
+    def check() -> None:
+        if interrupted.is_set() or STOPPED.is_set():
+            raise InterruptedError(INTERRUPTED)
+
     for name, (function, arguments) in FUNCTIONS.items():
         connection.create_function(
             name,
-            function,
+            checked(function, check),
             ["BIGINT"] * arguments,
             "BIGINT",
             type=PythonUDFType.ARROW,
@@ -153,7 +172,7 @@ def _shared() -> duckdb.DuckDBPyConnection:
     global _instance
     with _lock:
         if _instance is None:
-            _instance, _ = _opened(None)
+            _instance, _ = _opened(None, threading.Event())
         return _instance
 
 

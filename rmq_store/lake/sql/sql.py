@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from rmq_store.errors import MissingFile, RmqError, StoreUnusable, WrongUse
-from rmq_store.lake.sql.duckdb_instance import Connected, connected
+from rmq_store.lake.sql.duckdb_instance import INTERRUPTED, Connected, connected
 from rmq_store.lake.sql.query_limits import QueryLimits
 from rmq_store.lake.sql.relations import BASE_SQL, FILE_RELATIONS, SMALL_RELATIONS, LiveFiles, Snapshot, base_needs
 from rmq_store.lake.sql.statement import reading_statement
@@ -125,18 +125,16 @@ def snapshot_of(
 ) -> Iterator[Ask]:
     """Answers SELECTs among ``texts``, all over one snapshot. As ``query``."""
     mentioned = words_of(" ".join(texts)) & _KNOWN or None
-    with open_duckdb(store, mentioned, **options) as connection:
-        limits = options.get("limits")
-        yield lambda some: [_answer(store, connection, text, values or {}, limits) for text in some]
+    with _connected_to(store, mentioned, **options) as kept:
+        yield lambda some: [_answer(store, kept, text, values or {}) for text in some]
 
 
-def _answer(
-    store: LakeStore, connection: duckdb.DuckDBPyConnection, text: str, values: Values, limits: QueryLimits | None
-) -> pa.Table:
+def _answer(store: LakeStore, kept: Connected, text: str, values: Values) -> pa.Table:
+    limits = kept.limits
     try:
-        statement = reading_statement(connection, text)
+        statement = reading_statement(kept.connection, text)
         named = {name: values[name] for name in statement.named_parameters if name in values}
-        return _rows(connection, statement, named, limits)
+        return _rows(kept, statement, named)
     except (duckdb.Error, OSError) as error:
         raise _in_words(error, store, limits) from error
     except MemoryError as error:
@@ -145,16 +143,15 @@ def _answer(
         raise _too_much_memory(limits) from error
 
 
-def _rows(
-    connection: duckdb.DuckDBPyConnection, statement: duckdb.Statement, values: Values, limits: QueryLimits | None
-) -> pa.Table:
+def _rows(kept: Connected, statement: duckdb.Statement, values: Values) -> pa.Table:
     """The rows. Errors of DuckDB are OSErrors, with the same text, once the first rows were read."""
+    limits = kept.limits
     if limits is None:
-        return connection.execute(statement, values or None).to_arrow_table()
+        return kept.connection.execute(statement, values or None).to_arrow_table()
     batches, size = [], 0
     with (
-        interrupted_after(limits.timeout_ms, connection.interrupt),
-        connection.sql(statement, params=values or None).to_arrow_reader() as reader,
+        interrupted_after(limits.timeout_ms, kept.interrupt),
+        kept.connection.sql(statement, params=values or None).to_arrow_reader() as reader,
     ):
         for batch in reader:
             batches.append(batch)
@@ -196,7 +193,7 @@ def _in_words(error: Exception, store: LakeStore, limits: QueryLimits | None) ->
     if limits is None:
         return WrongUse(f"SQL: {_message(error)}")
     text = str(error)
-    match _kind_of(text):
+    match "INTERRUPT" if INTERRUPTED in text else _kind_of(text):
         case "INTERRUPT":
             seconds = limits.timeout_ms / 1000
             return WrongUse(
@@ -238,25 +235,34 @@ def _message(error: Exception) -> str:
 
 @contextmanager
 def open_duckdb(
-    store: LakeStore,
-    mentioned: Collection[str] | None = None,
-    *,
-    group: str | None = None,
-    host: Host = _HOST,
-    of_messages: RowGroups | None = None,
-    limits: QueryLimits | None = None,
+    store: LakeStore, mentioned: Collection[str] | None = None, **options: Unpack[QueryOptions]
 ) -> Iterator[duckdb.DuckDBPyConnection]:
     """A connection with the views, over a snapshot taken now. Inside ``with`` a query raises DuckDB's errors, and those of
     ``query`` leave it when the store's files cannot be read.
 
     ``mentioned``: only the relations among these words, with what they need, are there, which opens less of the store;
-    None: all. ``group``, ``host``, ``of_messages`` and ``limits``: see ``query``.
+    None: all. The options: see ``query``.
     """
+    with _connected_to(store, mentioned, **options) as kept:
+        yield kept.connection
+
+
+@contextmanager
+def _connected_to(
+    store: LakeStore,
+    mentioned: Collection[str] | None,
+    *,
+    group: str | None = None,
+    host: Host = _HOST,
+    of_messages: RowGroups | None = None,
+    limits: QueryLimits | None = None,
+) -> Iterator[Connected]:
+    """As ``open_duckdb``."""
     names = base_needs(with_needs(_KNOWN if mentioned is None else set(mentioned) & _KNOWN))
     with connected(limits) as kept:
         _register(kept, store, Snapshot(store, names, host, group), names, of_messages)
         try:
-            yield kept.connection
+            yield kept
         except duckdb.Error as error:
             if not _is_of_the_store(error):
                 raise

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -29,13 +31,14 @@ def tally_of(offsets: Offsets) -> Tally:
     return Tally(len(offsets), int(hashes(offsets).sum(dtype=np.uint64)))
 
 
-def tally_of_range(range_: QueueRange) -> Tally:
-    """The tally of all offsets of a range."""
+def tally_of_range(range_: QueueRange, check: Callable[[], object] = lambda: None) -> Tally:
+    """The tally of all offsets of a range. ``check``: called again and again, as a long range takes long; may raise."""
     if len(range_) <= _SHORT:
         return tally(range(range_.begin, range_.end))
     total = np.uint64(0)
     with np.errstate(over="ignore"):
         for begin in range(range_.begin, range_.end, _CHUNK):
+            check()
             chunk = np.arange(begin, min(begin + _CHUNK, range_.end), dtype=np.uint64)
             total += hashes(chunk).sum(dtype=np.uint64)
     return Tally(len(range_), int(total))

@@ -95,11 +95,12 @@ redrive_problems AS (
     WHERE sent_to > begin_offset
 ),
 
--- 2. The sums of a range: every offset has exactly one outcome.
+-- 2. The sums of a range: every offset has exactly one outcome. Damaged numbers may be of any size: their sum has more digits.
 sums AS (
     SELECT
         ranges.*,
-        acked + filtered + retried + dead + duplicate + dropped + lost + skipped = end_offset - begin_offset AS counts_add_up,
+        CAST(acked AS DECIMAL(20, 0)) + filtered + retried + dead + duplicate + dropped + lost + skipped
+        = CAST(end_offset AS DECIMAL(20, 0)) - begin_offset AS counts_add_up,
         CAST(acked_hash AS DECIMAL(20, 0)) + CAST(filtered_hash AS DECIMAL(20, 0))
         + CAST(retried_hash AS DECIMAL(20, 0)) + CAST(dead_hash AS DECIMAL(20, 0))
         + CAST(duplicate_hash AS DECIMAL(20, 0)) + CAST(dropped_hash AS DECIMAL(20, 0))
@@ -107,7 +108,7 @@ sums AS (
     FROM ranges
 ),
 hashed AS (
-    -- A range whose counts are wrong may have any length, so it is not hashed.
+    -- A range whose counts are wrong may have any length, so it is not hashed. Nor is one that is longer than any can be.
     SELECT sums.*, range_hash(begin_offset, CASE WHEN counts_add_up THEN end_offset ELSE begin_offset END) AS of_all
     FROM sums
 ),
@@ -188,7 +189,7 @@ shown AS (
     SELECT
         shard, commit_id, group_name, topic, broker_name, queue_id, outcome,
         max(pass) AS pass,
-        sum(end_offset - begin_offset) AS offsets,
+        sum(CAST(end_offset AS DECIMAL(20, 0)) - begin_offset) AS offsets,
         sum(CAST(range_hash(begin_offset, end_offset) AS DECIMAL(20, 0))) AS hash_sum,
         min(begin_offset) AS begin_offset,
         max(end_offset) AS end_offset
