@@ -149,14 +149,17 @@ def move_report(status: Status, shard: str, ctl: Ctl, warnings: tuple[str, ...] 
 
 def add_reports(error: RmqError, action: Action, reports: Iterable[MoveReport]) -> None:
     """Have an error say what the move that it ended had done before, in other shards: in its ``reports`` and at the end of its
-    text. Nothing of a dry run, which has done nothing."""
+    text. Nothing of a dry run, which has done nothing. What is wrong use now is so at each repetition: its text says what to do
+    instead."""
     before = tuple(report for report in reports if report.status != Status.DRY_RUN)
     if before:
         names = ", ".join(report.shard for report in before)
-        text = (
-            f"{str(error).removesuffix('.')}. Before that the {action} was done in shard {names}: the same "
-            "request, run again, does the rest unless another move of the group came after it"
+        rest = (
+            ", and stays. The rest is not done as long as this is so"
+            if isinstance(error, WrongUse)
+            else ": the same request, run again, does the rest unless another move of the group came after it"
         )
+        text = f"{str(error).removesuffix('.')}. Before that the {action} was done in shard {names}{rest}"
         error.reports, error.args = before, (text,)
 
 

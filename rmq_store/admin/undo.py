@@ -91,13 +91,11 @@ def undo_moves(positions: Positions, request: UndoRequest, shard: str) -> tuple[
         )
     at = {move.queue: positions.get(off_id(group, move.queue)) for move in undone.moved}
     read = [move for move in undone.moved if at[move.queue] != _offset(move.to_offset)]
-    if read and not request.force:
-        raise WrongUse(_consumed_since(undone, read, at, shard))
     if new := [move.queue for move in read if move.from_offset is None]:
         raise WrongUse(
             f"group {group} had no offset in {listed([str(queue) for queue in new], 3)} before {undone.action} "
             f"{undone.request_id}, and has consumed from there since: without an offset it would start at the first message. "
-            "Reset it instead"
+            f"Reset it there instead: 'rmq reset --shard {shard} ...'"
         )
     epoch = next_epoch(positions, group)
     moves = tuple(
@@ -107,8 +105,11 @@ def undo_moves(positions: Positions, request: UndoRequest, shard: str) -> tuple[
     if removed := not_kept(positions, [move for move in moves if move.to_offset != move.from_offset]):
         raise WrongUse(
             f"{undone.action} {undone.request_id} cannot be undone: it would go back to messages that are no longer kept, "
-            f"in {listed(removed, 3)}. Reset it instead: 'rmq reset --to-min', or --queue and --to-offset for single queues"
+            f"in {listed(removed, 3)}. Reset it there instead: 'rmq reset --shard {shard} --to-min', or --queue and "
+            "--to-offset for single queues"
         )
+    if read and not request.force:  # last: what is refused before passes with no force
+        raise WrongUse(_consumed_since(undone, read, at, shard))
     return moves
 
 
@@ -121,7 +122,7 @@ def _consumed_since(undone: Ctl, read: Sequence[Moved], at: Mapping[MessageQueue
     again = skipped = 0
     for move in read:
         now, before = at[move.queue], move.from_offset
-        if now is not None and before is not None:
+        if now is not None and before is not None:  # who had no offset before is refused already
             again += max(now - max(before, move.to_offset), 0)
             skipped += max(before - now, 0)
     return (

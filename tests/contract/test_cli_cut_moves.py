@@ -107,6 +107,24 @@ def test_the_rest_of_an_undo_undoes_the_same_action(cut_undo: Rmq, shard: tuple[
     assert (again["status"], again["notes"], len(again["moves"])) == ("already_committed", [], 2)
 
 
+def test_the_rest_of_an_undo_that_is_refused_each_time_is_not_said_to_be_done_later(two: Rmq) -> None:
+    two("send", "-t", "Late", "--create", "--queues", "1", "--shard", "a", "a0")
+    two("send", "-t", "Late", "--create", "--queues", "1", "--shard", "b", "b0")
+    settings = two.folder / "consumers.toml"
+    settings.write_text(TWO_SHARDS.replace('"two"', '"new"').replace("Orders", "Late"))
+    two.json("reset", "-g", "new", "-t", "Late", "--to-min", "--reason", "x", "--actor", "ana", *id_("R0"))
+    undo = ("undo", "-g", "new", "--reason", "x", "--actor", "ana", *id_("U1"))
+    two.json(*undo, *IN_A)
+    two.json("consume", "-g", "new", *IN_B)
+    for force in ((), ("--force",)):
+        error = refused_rest(two, *undo, *force)
+        assert "group new had no offset in " in error
+        assert "Reset it there instead: 'rmq reset --shard b" in error
+        assert "Before that the undo was done in shard a, and stays" in error
+        assert "does the rest" not in error
+        assert bool(force) or "--force" not in error
+
+
 def test_the_rest_of_an_undo_after_a_window_needs_force(cut_undo: Rmq) -> None:
     cut_undo(*WINDOW, *IN_B)
     assert "windows were committed after reset" in refused_rest(cut_undo, *UNDO, *id_("U1"))

@@ -106,6 +106,23 @@ def test_after_windows_an_undo_is_refused_with_what_it_would_do(
 
 
 @pytest.mark.parametrize(
+    ("ctl", "now", "first", "message"),
+    [
+        (action((Q0, None, 1)), {Q0: 4}, 0, "Reset it there instead: 'rmq reset --shard broker-a"),
+        (action((Q0, 5, 20)), {Q0: 30}, 8, "'rmq reset --shard broker-a --to-min'"),
+    ],
+)
+@pytest.mark.parametrize("force", [False, True])
+def test_what_no_force_undoes_is_not_refused_with_an_advice_to_force(
+    ctl: Ctl, now: dict[MessageQueue, int], first: int, message: str, force: bool
+) -> None:
+    with pytest.raises(WrongUse) as refusal:
+        undone(ctl, now, first=first, force=force)
+    assert message in str(refusal.value)
+    assert "--force" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
     ("ctl", "now", "epoch", "message"),
     [
         (action((Q0, 5, ABSENT), kind=Action.DELETE), {}, 3, "a delete cannot be undone"),
