@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rmq_store.admin.offset_moves import move_proposal, need_reason, next_epoch
+from rmq_store.admin.replay import refuse_replay
 from rmq_store.commit.ctl import Action, Actor, Ctl, Moved, Proposal, canonical_json
 from rmq_store.commit.positions import ABSENT, Positions, off_id
 from rmq_store.errors import WrongUse
@@ -36,6 +37,7 @@ class CloneRequest:
 
     def __post_init__(self) -> None:
         need_reason("a clone", self.reason)
+        refuse_replay("clone to", self.group)
         if self.group == self.source:
             raise WrongUse(f"a clone needs two different groups; both are {self.group}")
 

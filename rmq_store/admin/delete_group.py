@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rmq_store.admin.offset_moves import MoveReport, move_proposal, need_reason, next_epoch
-from rmq_store.admin.replay import replayed_group
+from rmq_store.admin.replay import refuse_replay, replayed_group
 from rmq_store.commit.ctl import Action, Actor, Moved, Proposal, canonical_json, is_born_here
 from rmq_store.commit.positions import (
     ABSENT,
@@ -52,8 +52,7 @@ class DeleteGroupRequest:
         need_reason("a delete", self.reason)
         if is_system_group(self.group):
             raise WrongUse(f"cannot delete the system group {self.group}")
-        if (base := replayed_group(self.group)) is not None:
-            raise WrongUse(f"cannot delete {self.group}: it is a replay of {base}, and its epochs count its attempts")
+        refuse_replay("delete", self.group)
 
     @property
     def action(self) -> Action:

@@ -52,6 +52,16 @@ def replayed_group(name: str) -> str | None:
     return matched["group"] if matched else None
 
 
+def refuse_replay(act: str, group: str) -> None:
+    """Raise WrongUse for an act of an operator on a replay group: its epochs count its attempts, and after its first window it
+    reads its messages only by another attempt, so a move would do nothing but show a lag. ``act``: "reset", "delete"."""
+    if (base := replayed_group(group)) is not None:
+        raise WrongUse(
+            f"cannot {act} {group}: it is a replay of {base}, and its epochs count its attempts. 'rmq replay --group {group} "
+            "--reprocess REASON' consumes its messages again"
+        )
+
+
 def group_settings(settings: Settings, name: str) -> tuple[GroupSettings, Scope]:
     """The settings of a group, or of a replay group's follow-up windows: its retries only."""
     base = replayed_group(name)

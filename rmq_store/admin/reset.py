@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from rmq_store.admin.offset_moves import move_proposal, need_reason, next_epoch
+from rmq_store.admin.replay import refuse_replay
 from rmq_store.commit.ctl import Action, Actor, Moved, Proposal, canonical_json
 from rmq_store.commit.positions import Positions, off_id
 from rmq_store.errors import WrongUse
@@ -50,6 +51,7 @@ class ResetRequest:
 
     def __post_init__(self) -> None:
         need_reason("a reset", self.reason)
+        refuse_replay("reset", self.group)
         if (self.value is None) == (self.to in (ResetTo.TIME, ResetTo.OFFSET)):
             raise WrongUse(f"a reset to {self.to} {'needs a value' if self.value is None else 'takes no value'}")
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rmq_store.admin.offset_moves import move_proposal, need_reason, next_epoch
+from rmq_store.admin.replay import refuse_replay
 from rmq_store.admin.reset import checked_offset
 from rmq_store.commit.ctl import Action, Actor, Moved, Proposal, canonical_json
 from rmq_store.commit.positions import Positions, max_id, off_id
@@ -37,6 +38,7 @@ class SetOffsetsRequest:
 
     def __post_init__(self) -> None:
         need_reason("an import of offsets", self.reason)
+        refuse_replay("import offsets of", self.group)
 
     @property
     def action(self) -> Action:

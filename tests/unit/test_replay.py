@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
+from rmq_store.admin.clone import CloneRequest
 from rmq_store.admin.replay import group_settings, replay_group, replayed_group
+from rmq_store.admin.reset import ResetRequest, ResetTo
+from rmq_store.admin.set_offsets import SetOffsetsRequest
+from rmq_store.commit.ctl import Actor
 from rmq_store.errors import WrongUse
 from rmq_store.filter.subscription import build_subscription_data
 from rmq_store.message.validators import GROUP_MAX_LENGTH, group_problem
@@ -24,6 +30,34 @@ def test_a_replays_name_is_legal_and_says_which_group_it_replays(name: str) -> N
     assert made == replay_group(name, REQUEST) != replay_group(name, "2026-11-20-replay-2")
     assert group_problem(made) == group_problem(name)
     assert replayed_group(made) == name
+
+
+ANA, MOVED = Actor("ana", "test"), "2026-11-20-move"
+
+
+@pytest.mark.parametrize(
+    "move",
+    [
+        lambda group: ResetRequest(group, "Orders", ResetTo.MIN, MOVED, ANA, "x"),
+        lambda group: ResetRequest(group, "Orders", ResetTo.MAX, MOVED, ANA, "x", dry_run=True),
+        lambda group: CloneRequest(group, "orders", MOVED, ANA, "x"),
+        lambda group: SetOffsetsRequest(group, {}, "offsets.json", MOVED, ANA, "x"),
+    ],
+    ids=["reset", "skip", "clone", "import of offsets"],
+)
+@pytest.mark.parametrize("replayed", ["billing", "audit@a"])
+def test_an_operator_moves_no_replay_group(move: Callable[[str], object], replayed: str) -> None:
+    """Its epochs count its attempts, and it would read nothing more."""
+    name = replay_group(replayed, REQUEST)
+    with pytest.raises(
+        WrongUse, match=f"{name}: it is a replay of {replayed}, .*'rmq replay --group {name} --reprocess"
+    ):
+        move(name)
+    move(replayed)
+
+
+def test_the_offsets_of_a_replay_group_are_cloned() -> None:
+    CloneRequest("billing", replay_group("billing", REQUEST), MOVED, ANA, "x")
 
 
 @pytest.mark.parametrize("length", [103, GROUP_MAX_LENGTH])
