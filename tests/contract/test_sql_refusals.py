@@ -67,10 +67,11 @@ def test_a_query_that_is_wrong_or_reaches_out_is_refused_with_the_engines_words(
     small: SmallStore, text: str, said: str
 ) -> None:
     with pytest.raises(WrongUse) as refused:
-        query(small.store, text)
+        query(small.store, text, limits=OF_USER)
     assert said in str(refused.value)
 
 
+OF_USER = QueryLimits(60_000, 256 << 20, 1 << 20)
 TYPE = "register_external_resource_type(''left_behind'', kind := ''x'', create_function := ''windows'')"
 
 
@@ -101,7 +102,7 @@ RUN = "json_execute_serialized_sql(json_serialize_sql('SELECT * FROM {}'))"
 )
 def test_a_function_of_from_that_does_more_than_read_the_relations_is_refused(small: SmallStore, text: str) -> None:
     with pytest.raises(WrongUse, match=r"is refused in FROM.*: only reads are allowed, and no files; functions: "):
-        query(small.store, text)
+        query(small.store, text, limits=OF_USER)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +127,7 @@ def test_a_function_of_from_that_does_more_than_read_the_relations_is_refused(sm
     ],
 )
 def test_what_makes_rows_or_shows_relations_is_answered(small: SmallStore, text: str) -> None:
-    query(small.store, text, limits=QueryLimits(60_000, 256 << 20, 1 << 20))
+    query(small.store, text, limits=OF_USER)
 
 
 @pytest.mark.parametrize("call", ["read_text('/etc/hostname')", "glob('/etc/*')", "enable_logging()"])

@@ -132,7 +132,7 @@ def snapshot_of(
 def _answer(store: LakeStore, kept: Connected, text: str, values: Values) -> pa.Table:
     limits = kept.limits
     try:
-        statement = reading_statement(kept.connection, text)
+        statement = reading_statement(kept.connection, text, of_user=limits is not None)
         named = {name: values[name] for name in statement.named_parameters if name in values}
         return _rows(kept, statement, named)
     except (duckdb.Error, OSError) as error:
