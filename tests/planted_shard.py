@@ -136,11 +136,12 @@ class PlantedShard:
     def rewrite_rows(self, file: str, change: Callable[[Row], Row], table: str = COMMITLOG) -> None:
         self.rewrite(file, lambda rows: pa.Table.from_pylist([change(r) for r in rows.to_pylist()], rows.schema), table)
 
-    def second_copy(self, file: str, table: str = COMMITLOG) -> None:
-        """The file again, under another name."""
-        name = file.replace(".parquet", "-copy.parquet")
+    def second_copy(self, file: str, table: str = COMMITLOG, *, name: str = "") -> str:
+        """The file again, under another name, which is returned. ``name``: that in its folder."""
+        name = file.rpartition("/")[0] + f"/{name}" if name else file.replace(".parquet", "-copy.parquet")
         shutil.copy(self.path(file, table), self.path(name, table))
         self.add_entry({"add": {**self.add_of(file, table), "path": name}}, table=table)
+        return name
 
     def rewrite_record(self, action: str, change: Callable[[Row], Row], *, oldest: bool = False) -> None:
         """Another record of the newest commit with an action, or of the oldest, and derived tables that agree with it."""

@@ -10,12 +10,15 @@ import pytest
 
 from rmq_store.admin.track import REMOVED, TrackType
 from rmq_store.commit.positions import Outcome
+from rmq_store.errors import BadData
 from rmq_store.lake.admin.track import track
 from rmq_store.lake.audit.finding import Problem
+from rmq_store.lake.audit.full import full
 from rmq_store.lake.maintain.compact import CompactReport, CompactRequest, compact
 from rmq_store.lake.maintain.retention import RetentionRequest, retain
 from rmq_store.lake.read.message_search import message_by_id, messages_by_key, messages_by_unique_key
 from rmq_store.lake.sql.sql import query
+from rmq_store.lake.window.engine import LocalEngine
 from rmq_store.maintain.files_to_join import Limits
 from rmq_store.message.message_const import DLQ_GROUP_TOPIC_PREFIX, SCHEDULE_TOPIC, retry_topic
 from rmq_store.settings.retention_settings import RetentionRule
@@ -24,6 +27,7 @@ from tests.faults.answers import Clock, set_clock
 from tests.faults.stores import GROUP, HOUR_MS, OPERATOR, TOPIC, Lake, copied, group_named, write_broker
 from tests.planted_shard import PlantedShard
 
+KINDS_OF_ROWS = ("msg", "archive", "outcome", "key")
 ALL = [
     RetentionRule(topic=topic, max_age_ms=1, archive=True)
     for topic in ("*", "%RETRY%*", f"{DLQ_GROUP_TOPIC_PREFIX}*", SCHEDULE_TOPIC)
@@ -118,6 +122,45 @@ def test_an_archive_that_is_taken_out_of_the_table_is_found(lake: Lake) -> None:
     assert count(lake, "archived_rows") < archived
     (finding,) = lake.audit()
     assert (finding.problem, finding.file) == (Problem.RECORDED_FILE_NOT_LIVE, f"commitlog/{file}")
+
+
+NAMES = {
+    "of another tool": "part-00000-1b2c3d4e-aaaa-bbbb-cccc-000000000000-c000.snappy.parquet",
+    "of an unknown commit": "deadbeef" * 4 + "-00000.parquet",
+    "of the same commit": "",
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_of_each_kind_that_is_there_twice_is_found(lake: Lake, clock: Clock, name: str) -> None:
+    """No commit recorded the second one."""
+    maintained(lake, *ALL)
+    clock.ms += 2 * HOUR_MS
+    lake.load(write_broker(lake.folder.parent / "more", 60), "2026-01-05-import")
+    lived(lake, clock, "2")
+    at = PlantedShard(lake.folder, lake.shard_name)
+    assert lake.audit() == []
+    planted = {f"commitlog/{at.second_copy(at.files(kind=kind)[-1], name=NAMES[name])}" for kind in KINDS_OF_ROWS}
+    assert {finding.file for finding in lake.audit()} >= planted
+    report = full(lake.store, LocalEngine(lake.host))
+    assert report.without_digest == 0
+    missing = {finding.file for finding in report.findings if finding.problem == Problem.DIGEST_NOT_RECORDED_ONCE}
+    assert missing == planted
+
+
+@pytest.mark.parametrize("kind", ["archive", "outcome", "key", "ctl"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_that_no_commit_wrote_is_not_joined(lake: Lake, clock: Clock, kind: str, name: str) -> None:
+    """In a joined file its rows would be those of a commit."""
+    if (kind, name) == ("ctl", "of the same commit"):
+        pytest.skip("the record of a commit is in no record: the audit finds it as one that is there twice")
+    at = PlantedShard(lake.folder, lake.shard_name)
+    if kind == "archive":
+        maintained(lake, *ALL)
+        clock.ms += 2 * HOUR_MS
+    at.second_copy(at.files(kind=kind)[0], name=NAMES[name])
+    with pytest.raises(BadData, match="no commit wrote it"):
+        compact(lake.shard, CompactRequest("2026-01-06-maintain", OPERATOR, "", Limits(least_files=2)), lake.host)
 
 
 def test_only_what_a_rule_archives_is_kept(lake: Lake) -> None:

@@ -240,6 +240,15 @@ def put_back(kind: str) -> Plant:
     return plant
 
 
+def archived_by_another_tool(at: PlantedShard) -> None:
+    """A message file again, as messages that retention has removed."""
+    file, name = imported_file(at), "kind=archive/part-00000-1b2c3d4e.snappy.parquet"
+    at.path(name).parent.mkdir()
+    shutil.copy(at.path(file), at.path(name))
+    add = at.add_of(file)
+    at.add_entry({"add": add | {"path": name, "partitionValues": add["partitionValues"] | {"kind": "archive"}}})
+
+
 def records_doubled(at: PlantedShard) -> None:
     at.second_copy(at.files(kind="ctl")[-1])
 
@@ -431,6 +440,7 @@ FAULTS: dict[str, tuple[Plant, Problem]] = {
     "a message file that a compaction has replaced": (put_back("msg"), Problem.REPLACED_FILE_LIVE),
     "a file of records that a compaction has replaced": (put_back("ctl"), Problem.REPLACED_FILE_LIVE),
     "a message file twice, under two names": (lambda at: at.second_copy(imported_file(at)), Problem.FILE_IN_NO_SEGMENT),
+    "an archive that no commit wrote": (archived_by_another_tool, Problem.FILE_NOT_RECORDED),
     "delivered copies in another group's topic": (to_another_group, Problem.COPY_IN_ANOTHER_TOPIC),
     "two segments on the same offsets": (overlapping, Problem.SEGMENTS_OVERLAP),
     "a segment removed from an import": (record("import", without_a_segment), Problem.SEGMENT_ROWS_DIFFER),

@@ -57,6 +57,7 @@ class Problem(StrEnum):
     FILE_IN_NO_SEGMENT = "file in no segment"
     REPLACED_FILE_LIVE = "replaced file live"
     RECORDED_FILE_NOT_LIVE = "recorded file not live"
+    FILE_NOT_RECORDED = "file not recorded"
     SEGMENT_ROWS_DIFFER = "segment rows differ"
     SEGMENTS_OVERLAP = "segments overlap"
     MESSAGES_MISSING = "messages missing"
@@ -216,6 +217,11 @@ ADVICE: Mapping[Problem, Advice] = {
         "another tool (OPTIMIZE, DELETE, RESTORE) took a file out of the table that a commit wrote: its rows are missing, "
         "such as archived messages, outcomes, or messages of transactions that are in no queue",
         "Do not run VACUUM. " + _RESTORE,
+    ),
+    Problem.FILE_NOT_RECORDED: Advice(
+        "no commit wrote this file: its rows, such as archived messages, outcomes or keys of acked messages, are in the table "
+        "twice, or another tool made them",
+        "Stop what writes to the store, and run no 'rmq maintain'. " + _RESTORE_LOG,
     ),
     Problem.SEGMENT_ROWS_DIFFER: Advice(
         "the segments name more or fewer rows of a file than it has: messages are missing, or there twice", _RESTORE_LOG

@@ -34,6 +34,7 @@ from rmq_store.lake.audit.file_content import (
 )
 from rmq_store.lake.audit.filters import Filters
 from rmq_store.lake.audit.finding import Finding, Problem
+from rmq_store.lake.audit.written_files import without_record
 from rmq_store.lake.sql.sql import queries
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
@@ -49,25 +50,20 @@ Result = TypeVar("Result")
 _FILES = """
 SELECT f.shard, f.file, f.kind, f.num_rows, w.sha256, w.commit_id
 FROM live_files f LEFT JOIN ctl_files w ON w.shard = f.shard AND w.path = f.file
-WHERE f.kind <> 'ctl' OR w.sha256 IS NOT NULL
+WHERE f.kind IS DISTINCT FROM 'ctl' OR w.sha256 IS NOT NULL
 ORDER BY f.shard, f.file
 """
 
-_DIGESTS = """
+_DIGESTS = f"""
 SELECT f.shard, f.file, w.records FROM live_files f
 JOIN (SELECT shard, path, count(*) AS records FROM ctl_files GROUP BY shard, path) w ON w.shard = f.shard AND w.path = f.file
 WHERE w.records > 1
 UNION ALL
-SELECT DISTINCT f.shard, f.file, CAST(0 AS BIGINT) AS records FROM live_files f
-JOIN ctl c ON c.shard = f.shard AND c.commit_id = regexp_extract(f.file, '/([0-9a-f]+)-[^/]*$', 1)
-JOIN (
-    SELECT shard, min(read_version) AS read_version FROM ctl_files WHERE sha256 IS NOT NULL GROUP BY shard
-) d ON d.shard = f.shard AND c.read_version >= d.read_version
-LEFT JOIN ctl_files w ON w.shard = f.shard AND w.path = f.file AND w.sha256 IS NOT NULL
-WHERE f.kind <> 'ctl' AND w.path IS NULL
+SELECT DISTINCT shard, file, CAST(0 AS BIGINT) AS records
+FROM ({without_record("(SELECT * FROM ctl_files WHERE sha256 IS NOT NULL)")}) n
 """
-"""The files that several records name, and those without a digest whose commit, which begins their name, is not older than a
-commit that has digests: after an upgrade no earlier version writes. A file of records has its digest in its name."""
+"""The files that several records name, and those without a digest that must have one. A file of records has its digest in its
+name."""
 
 _SEGMENTS = f"""
 SELECT shard, file, {", ".join(SEGMENTS.names)} FROM segments
@@ -140,7 +136,7 @@ def full(store: LakeStore, engine: Engine, progress: Progress | None = None) -> 
 
 def _of_digest(row: Mapping[str, Any]) -> Finding:
     """``row``: of the statement ``_DIGESTS``."""
-    detail = f"{row['records']} records of it" if row["records"] else "no digest, and commits before have them"
+    detail = f"{row['records']} records of it" if row["records"] else "no digest, and no earlier version wrote it"
     file = f"commitlog/{row['file']}"
     return Finding(shard=row["shard"], problem=Problem.DIGEST_NOT_RECORDED_ONCE, file=file, detail=detail)
 

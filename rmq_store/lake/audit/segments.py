@@ -11,6 +11,7 @@ from typing import Any
 
 from rmq_store.commit.positions import max_id
 from rmq_store.lake.audit.finding import Finding, Problem
+from rmq_store.lake.audit.written_files import without_record
 from rmq_store.lake.read.message_search import quoted
 from rmq_store.lake.sql.sql import Ask
 from rmq_store.lake.table.import_parameters import misshaped
@@ -63,6 +64,12 @@ GROUP BY w.shard, w.path
 """
 """Only a compaction takes files out of the table, also those that retention has emptied. A commit of an earlier version
 recorded no files. What has segments is a finding of the view ``audit``."""
+
+_NOT_RECORDED = f"""
+SELECT DISTINCT shard, file, commit_id FROM ({without_record("ctl_files")}) n
+WHERE kind IS DISTINCT FROM 'msg' OR placed_rows = 0
+"""
+"""What has rows in queues, or should have, is a finding of ``_FILES``."""
 
 _CURRENT = """
 SELECT *, max(end_offset) OVER (
@@ -145,15 +152,15 @@ WHERE group_name = 'CID_RMQ_SYS_SCHEDULE' AND cause = 'deliver' AND origin_broke
 """
 
 
-TEXTS = (_FILES, _REPLACED, _NOT_LIVE, _OVERLAPS, _HOLES, _QUEUES, _DAYS, _IMPORTS, _COPIES)
+TEXTS = (_FILES, _REPLACED, _NOT_LIVE, _NOT_RECORDED, _OVERLAPS, _HOLES, _QUEUES, _DAYS, _IMPORTS, _COPIES)
 """The statements of ``segments``."""
 
 
 def segments(ask: Ask) -> Iterator[Finding]:
     """Where rows have no place or several, where offsets have no message or several, where queues begin and end elsewhere
-    than their messages, files that are of another day than their commits, those that a compaction had replaced, and those
-    that left the table otherwise."""
-    files, replaced, not_live, overlaps, holes, queues, days, imports, copies = (
+    than their messages, files that are of another day than their commits, those that a compaction had replaced, those that
+    left the table otherwise, and those that no commit wrote."""
+    files, replaced, not_live, not_recorded, overlaps, holes, queues, days, imports, copies = (
         answer.to_pylist() for answer in ask(TEXTS)
     )
     yield from map(_of_file, files)
@@ -164,6 +171,12 @@ def segments(ask: Ask) -> Iterator[Finding]:
         for row in rows:
             file, detail = f"commitlog/{row['file']}", f"{verb} by commit {row['commit_id']}"
             yield Finding(shard=row["shard"], problem=problem, file=file, detail=detail)
+    for row in not_recorded:
+        file = f"commitlog/{row['file']}"
+        detail = (
+            f"commit {row['commit_id']} wrote no such file" if row["commit_id"] else "its name is of no known commit"
+        )
+        yield Finding(shard=row["shard"], problem=Problem.FILE_NOT_RECORDED, file=file, detail=detail)
     for row in overlaps:
         yield _of_queue(row, Problem.SEGMENTS_OVERLAP, row["begin_offset"], row["end_offset"], row["file"])
     for row in days:

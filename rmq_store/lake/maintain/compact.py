@@ -94,9 +94,9 @@ def compact(
 ) -> CompactReport:
     """Join the small files of the shard's commit log. ``progress`` counts files that were replaced.
 
-    Raises BadData and MissingFile when a file cannot be read, BadData when it was changed, DerivedTableDamaged when
-    ``consumequeue`` does not name the place of a message, StoreUnusable when a file cannot be written or is read back with
-    other rows, and the errors of ``commit``. What was committed before stays.
+    Raises BadData and MissingFile when a file cannot be read, BadData when it was changed or no commit wrote it,
+    DerivedTableDamaged when ``consumequeue`` does not name the place of a message, StoreUnusable when a file cannot be written
+    or is read back with other rows, and the errors of ``commit``. What was committed before stays.
     """
     shard.commitlog.refresh()
     if not dry_run:
@@ -175,6 +175,11 @@ def _settled_files(shard: Shard, now_ms: int) -> Iterator[tuple[SmallFile, _Rows
     kept = files_of_newest(shard)
     for row in shard.commitlog.files(settled).select(columns).to_pylist():
         kind, groups = row["partition.kind"], (row["min.group_name"], row["max.group_name"])
+        if None in (row["partition.store_day"], row["num_records"]):
+            raise BadData(
+                f"the log of {shard.commitlog.path} does not say of which day {row['path']} is, or how many rows it has: "
+                "another tool changed it. Restore the shard from a backup; 'rmq audit' lists all such files"
+            )
         if kind in _SCHEMAS and row["path"] not in kept:
             group = [groups[0] if groups[0] == groups[1] else ""] if kind == "key" else []
             partition = (kind, str(row["partition.store_day"]), *group)
@@ -242,15 +247,29 @@ def _joined(
 
 def _digests(shard: Shard, paths: Sequence[str]) -> dict[str, str]:
     """The SHA-256 of files, as the derived table ``commits`` has them, or its beginning in the name of a file of ctl rows. So a
-    file that was changed is not replaced by one that agrees with its commit. Files of an earlier version have none."""
-    names = set(paths)
-    ids = sorted(path.rpartition("/")[2][:_ID_CHARACTERS] for path in names)
+    file that was changed is not replaced by one that agrees with its commit. Files of an earlier version have none.
+
+    Raises BadData for a file that no commit wrote, whose rows would then be those of a commit."""
+    ids = sorted({_commit_of(path) for path in paths})
     files = shard.commits.files((pc.field("max.commit_id") >= ids[0]) & (pc.field("min.commit_id") <= ids[-1]))
-    rows = shard.commits.read(files.column("path").to_pylist(), ["files"])
-    recorded = pc.list_flatten(rows.column("files").combine_chunks()).to_pylist()
-    return named_digests(paths) | {
-        file["path"]: file["sha256"] for file in recorded if file["path"] in names and file["sha256"]
+    rows = shard.commits.read(files.column("path").to_pylist(), ["commit_id", "files"], pc.field("commit_id").isin(ids))
+    recorded = {
+        row["commit_id"]: {file["path"]: file["sha256"] for file in row["files"] or ()} for row in rows.to_pylist()
     }
+    for path in paths:
+        of_commit = recorded.get(_commit_of(path))
+        # The record of a commit names all its files but its own, or, of an earlier version, none.
+        if of_commit is None or (of_commit and path not in of_commit and not path.startswith("kind=ctl/")):
+            raise BadData(
+                f"{path} is in the log of {shard.commitlog.path}, and no commit wrote it: its rows are there twice, or another "
+                "tool made them. Restore the shard from a backup; 'rmq audit' lists all such files"
+            )
+    digests = {path: recorded[_commit_of(path)].get(path) for path in paths}
+    return named_digests(paths) | {path: digest for path, digest in digests.items() if digest}
+
+
+def _commit_of(path: str) -> str:
+    return path.rpartition("/")[2][:_ID_CHARACTERS]
 
 
 def _staged(
