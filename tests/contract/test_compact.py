@@ -398,3 +398,14 @@ def test_the_newest_import_is_found_in_one_file_after_a_compaction(lake: Lake, m
     opened = opened_ctl_files(monkeypatch)
     assert last_import(shard, BROKER) == before is not None
     assert len(opened) == 1
+
+
+@pytest.mark.parametrize("kind", ["msg", "outcome", "key", "ctl"])
+def test_a_file_without_a_day_ends_a_compaction_in_words(lake: Lake, kind: str) -> None:
+    """Another tool wrote the entry again: the audit finds it too."""
+    at = PlantedShard(lake.folder, lake.shard_name)
+    add = at.add_of(at.files(kind=kind)[0])
+    at.add_entry({"add": add | {"partitionValues": add["partitionValues"] | {"store_day": None}}})
+    with pytest.raises(BadData, match="does not say of which day kind="):
+        compacted(lake)
+    assert Problem.STATISTICS_DIFFER in {finding.problem for finding in lake.audit()}

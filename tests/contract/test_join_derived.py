@@ -12,7 +12,8 @@ from deltalake import DeltaTable
 
 from rmq_store.commit.ctl import StagedFile
 from rmq_store.commit.positions import QueueRange
-from rmq_store.errors import StoreUnusable
+from rmq_store.errors import BadData, StoreUnusable
+from rmq_store.lake.audit.finding import Problem
 from rmq_store.lake.commit.cursor import cursor_of
 from rmq_store.lake.commit.derived_tables import KINDS, MOVES, QUEUES, Derived
 from rmq_store.lake.commit.dispatch import dispatch
@@ -28,6 +29,7 @@ from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.stage import NewFile, stage
 from rmq_store.maintain.files_to_join import Limits
 from tests.faults.stores import Lake, group_named, write_broker
+from tests.planted_shard import PlantedShard
 
 WINDOWS = 4
 SQL = "SELECT * FROM offset_moves ORDER BY ALL"
@@ -198,3 +200,13 @@ def test_a_window_and_an_audit_after_it_are_as_before(lake: Lake) -> None:
     assert lake.audit() == []
     dispatch(lake.shard, lake.host)
     assert [(one.differences, one.damage) for one in check(lake.shard)] == [((), "")] * 3
+
+
+def test_a_file_without_a_day_ends_a_join_in_words(lake: Lake) -> None:
+    """Another tool wrote the entry again: the audit finds it too."""
+    at = PlantedShard(lake.folder, lake.shard_name)
+    add = at.add_of(at.files("offsets")[0], "offsets")
+    at.add_entry({"add": add | {"partitionValues": {"store_day": None}}}, table="offsets")
+    with pytest.raises(BadData, match=r"offsets does not say of which day \S+ is"):
+        join(lake.shard, MOVES, lake.host)
+    assert Problem.STATISTICS_DIFFER in {finding.problem for finding in lake.audit()}

@@ -130,6 +130,31 @@ def a_segment_earlier(row: Row) -> Row:
     return row | {"produced": [first | {"base_offset": first["base_offset"] - 1}, *rest]}
 
 
+def in_first(column: str, **values: Any) -> Callable[[Row], Row]:
+    """Other values in the first item of a list of a record."""
+
+    def change(row: Row) -> Row:
+        first, *rest = row[column]
+        return row | {column: [first | values, *rest]}
+
+    return change
+
+
+def in_both(action: str, change: Callable[[Row], Row]) -> Plant:
+    """Another record of the newest commit with an action, in the log and in the table ``commits``. No commit could be made from
+    it, so that nothing but SQL reads it."""
+
+    def plant(at: PlantedShard) -> None:
+        dispatch(at.shard, Host(), every_commit=True)
+        file = at.record(action)
+        commit_id = file.rpartition("/")[2][:32]
+        at.rewrite_rows(file, change)
+        for of_table in at.files("commits"):
+            at.rewrite_rows(of_table, lambda row: change(row) if row["commit_id"] == commit_id else row, "commits")
+
+    return plant
+
+
 def overlapping(at: PlantedShard) -> None:
     at.rewrite_record("send", a_segment_earlier)
     at.set_position(max_id(SENT), at.shard.positions().max_offset(SENT) - 1)
@@ -153,12 +178,12 @@ def to_another_group(at: PlantedShard) -> None:
         at.set_position(max_id(MessageQueue("%RETRY%other", RETRY.broker_name, queue_id)), count)
 
 
-def another_day(kind: str, newest: bool = False) -> Plant:
+def another_day(kind: str, newest: bool = False, day: str | None = "2020-01-01") -> Plant:
     """A request is looked for from its day on; a reader of one day leaves the file out."""
 
     def plant(at: PlantedShard) -> None:
         file = at.files(kind=kind)[-1 if newest else 0]
-        at.edit_add(file, partitionValues={**at.add_of(file)["partitionValues"], "store_day": "2020-01-01"})
+        at.edit_add(file, partitionValues={**at.add_of(file)["partitionValues"], "store_day": day})
 
     return plant
 
@@ -238,6 +263,10 @@ def put_back(kind: str) -> Plant:
         at.add_entry({"add": at.add_of(min(file for file in replaced if file.startswith(f"kind={kind}/")))})
 
     return plant
+
+
+def imported_twice(at: PlantedShard) -> None:
+    at.second_copy(imported_file(at))
 
 
 def archived_by_another_tool(at: PlantedShard) -> None:
@@ -394,6 +423,9 @@ FAULTS: dict[str, tuple[Plant, Problem]] = {
     "another day of a record in the log": (another_day("ctl"), Problem.STATISTICS_DIFFER),
     "another day of imported messages in the log": (another_day("msg"), Problem.STATISTICS_DIFFER),
     "another day of messages that were born here": (another_day("msg", newest=True), Problem.STATISTICS_DIFFER),
+    "no day of a record in the log": (another_day("ctl", day=None), Problem.STATISTICS_DIFFER),
+    "no day of imported messages in the log": (another_day("msg", day=None), Problem.STATISTICS_DIFFER),
+    "no day of messages that were born here": (another_day("msg", newest=True, day=None), Problem.STATISTICS_DIFFER),
     "statistics of another topic in the log": (another_topic_in_the_log, Problem.STATISTICS_DIFFER),
     "a column that is null by the log": (null_in_the_log, Problem.STATISTICS_DIFFER),
     "nulls in the record of a commit by the log": (nulls_by_the_log("ctl", "commit_id"), Problem.STATISTICS_DIFFER),
@@ -439,11 +471,28 @@ FAULTS: dict[str, tuple[Plant, Problem]] = {
     "a joined file of records taken out of the table": (joined_records_taken_out, Problem.RECORDED_FILE_NOT_LIVE),
     "a message file that a compaction has replaced": (put_back("msg"), Problem.REPLACED_FILE_LIVE),
     "a file of records that a compaction has replaced": (put_back("ctl"), Problem.REPLACED_FILE_LIVE),
-    "a message file twice, under two names": (lambda at: at.second_copy(imported_file(at)), Problem.FILE_IN_NO_SEGMENT),
+    "a message file twice, under two names": (imported_twice, Problem.FILE_IN_NO_SEGMENT),
     "an archive that no commit wrote": (archived_by_another_tool, Problem.FILE_NOT_RECORDED),
     "delivered copies in another group's topic": (to_another_group, Problem.COPY_IN_ANOTHER_TOPIC),
     "two segments on the same offsets": (overlapping, Problem.SEGMENTS_OVERLAP),
     "a segment removed from an import": (record("import", without_a_segment), Problem.SEGMENT_ROWS_DIFFER),
+    "a segment without its first row": (
+        in_both("import", in_first("produced", first_row=None)),
+        Problem.SEGMENT_ROWS_DIFFER,
+    ),
+    "a range without its number of acked messages": (
+        in_both("consume", in_first("consumed", acked=None, acked_hash=None)),
+        Problem.COUNTS_DO_NOT_ADD_UP,
+    ),
+    "a range without its begin": (
+        in_both("consume", in_first("consumed", begin_offset=None)),
+        Problem.COUNTS_DO_NOT_ADD_UP,
+    ),
+    "a range without a hash sum": (
+        in_both("consume", in_first("consumed", filtered_hash=None)),
+        Problem.HASH_SUMS_DO_NOT_ADD_UP,
+    ),
+    "a record without its action": (in_both("deliver", lambda row: row | {"action": None}), Problem.NOT_AUDITED),
     "all segments removed from an import": (
         record("import", lambda row: row | {"produced": []}),
         Problem.FILE_IN_NO_SEGMENT,

@@ -28,8 +28,12 @@ SHARD = "broker-a"
 
 ENDS_FIRST = {"topic": "Orders", "broker_name": SHARD, "queue_id": 0, "begin_offset": 9, "end_offset": 3}
 
+NO_FIRST_ROW = {"topic": "Orders", "broker_name": SHARD, "queue_id": 0, "base_offset": 0, "count": 24, "part": 0}
+
 RECORDS: dict[str, tuple[str, Row, str]] = {
     "an unknown action": ("consume", {"action": "consumx"}, "'consumx' is not a valid Action"),
+    "no action": ("consume", {"action": None}, "None is not a valid Action"),
+    "a segment without its first row": ("import", {"produced": [NO_FIRST_ROW]}, "'NoneType' and 'int'"),
     "a subscription that is no JSON": ("consume", {"subscription": "TAG:*"}, "a subscription that is no JSON object"),
     "a subscription that is a list": ("consume", {"subscription": "[1]"}, "a subscription that is no JSON object"),
     "an import with parameters that are no JSON": ("import", {"parameters": "{"}, "parameters that are no JSON object"),

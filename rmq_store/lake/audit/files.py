@@ -210,9 +210,9 @@ def _contains(log: pa.Table, column: str, least: Any, greatest: Any) -> bool:
 
 def _is_of_its_day(log: pa.Table, bounds: Mapping[str, tuple[Any, Any]]) -> bool:
     """Whether by the log a file is of the UTC day of its rows: of commits, or of messages that an import or a compaction wrote.
-    By it the commits of a request are found, so that it is not done twice."""
-    day = str(log.column("partition.store_day")[0].as_py())
-    return all(day_of(ms) == day for ms in bounds.get("store_timestamp", ()))
+    By it the commits of a request are found, so that it is not done twice. Every file has a day."""
+    day = log.column("partition.store_day")[0].as_py()
+    return day is not None and all(day_of(ms) == str(day) for ms in bounds.get("store_timestamp", ()))
 
 
 def _columns(metadata: pq.FileMetaData) -> set[str]:

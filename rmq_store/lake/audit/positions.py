@@ -142,11 +142,13 @@ SELECT shard, subscription, min(commit_id) AS commit_id, max(group_name) AS grou
 WHERE subscription IS NOT NULL GROUP BY shard, subscription
 """
 
-_ACTIONS = f"SELECT shard, commit_id, group_name, action FROM ctl WHERE action NOT IN {tuple(map(str, Action))}"
+_ACTIONS = (
+    f"SELECT shard, commit_id, group_name, action FROM ctl WHERE coalesce(action, '') NOT IN {tuple(map(str, Action))}"
+)
 
 _PARAMETERS = f"""
 SELECT shard, commit_id, group_name FROM ctl
-WHERE coalesce(parameters, '') NOT LIKE '{{%}}' AND action NOT IN {_RARE_ACTIONS}
+WHERE coalesce(parameters, '') NOT LIKE '{{%}}' AND coalesce(action, '') NOT IN {_RARE_ACTIONS}
 """
 """Parameters that cannot be a JSON object. They are not parsed: the store has one for each of its commits."""
 

@@ -30,7 +30,7 @@ SELECT f.shard, f.file, f.placed_rows, coalesce(n.placed, 0) AS named_rows, coal
 FROM live_files f
 LEFT JOIN (
     SELECT shard, file, sum(end_offset - base_offset) AS placed,
-        count(*) FILTER (WHERE first_row <> coalesce(end_row, 0)) AS breaks,
+        count(*) FILTER (WHERE first_row IS DISTINCT FROM coalesce(end_row, 0)) AS breaks,
         CASE WHEN min(topic) = max(topic) THEN min(topic) END AS topic,
         CASE WHEN min(broker_name) = max(broker_name) THEN min(broker_name) END AS broker_name,
         CASE WHEN count(DISTINCT (topic, broker_name, queue_id)) = 1 THEN min(queue_id) END AS queue_id,
@@ -138,7 +138,8 @@ SELECT DISTINCT f.shard, f.file FROM (
 ) f JOIN ctl c ON c.shard = f.shard AND c.commit_id = f.commit_id
 WHERE c.action NOT IN ('import', 'salvage') AND CAST(epoch_ms(c.store_timestamp) AS DATE) <> f.store_day
 """
-"""A commit gives its files its day, which a compaction keeps. An import has a file for each day of its messages."""
+"""A commit gives its files its day, which a compaction keeps. An import has a file for each day of its messages. ``files.py``
+finds a file without a day."""
 
 _IMPORTS = "SELECT shard, action, parameters FROM ctl WHERE action IN ('import', 'salvage')"
 

@@ -167,7 +167,7 @@ def _outdated(table: LakeTable, kind: Derived, replaced: frozenset[str]) -> dict
     """The files of the table with rows that a compaction made wrong, by path, and their other rows."""
     if not replaced or "file" not in kind.schema.names:
         return {}
-    files = table.files().select(["path", "partition.store_day"]).to_pylist()
+    files = table.described().select(["path", "partition.store_day"]).to_pylist()
     named = table.read_each([file["path"] for file in files], ["file"])
     gone = pa.array(sorted(replaced), pa.string())
     outdated = {}

@@ -173,13 +173,8 @@ def _settled_files(shard: Shard, now_ms: int) -> Iterator[tuple[SmallFile, _Rows
     columns += ["min.group_name", "max.group_name", "null_count.group_name", "null_count.rel"]
     settled = pc.field("max.commit_id") < uuid7_floor(now_ms - SETTLED_MS)
     kept = files_of_newest(shard)
-    for row in shard.commitlog.files(settled).select(columns).to_pylist():
+    for row in shard.commitlog.described().filter(settled).select(columns).to_pylist():
         kind, groups = row["partition.kind"], (row["min.group_name"], row["max.group_name"])
-        if None in (row["partition.store_day"], row["num_records"]):
-            raise BadData(
-                f"the log of {shard.commitlog.path} does not say of which day {row['path']} is, or how many rows it has: "
-                "another tool changed it. Restore the shard from a backup; 'rmq audit' lists all such files"
-            )
         if kind in _SCHEMAS and row["path"] not in kept:
             group = [groups[0] if groups[0] == groups[1] else ""] if kind == "key" else []
             partition = (kind, str(row["partition.store_day"]), *group)

@@ -46,9 +46,9 @@ def join(
     """Join the small files of one derived table. Safe beside everything else, and any number of times.
     ``progress`` counts the small files.
 
-    Raises DerivedTableDamaged when a file is gone or damaged, StoreUnusable when the store rejects writes, when a file has
-    not the rows that it should have, or when other processes replace files at each try; CommitOutcomeUnknown when the store
-    does not answer. The rows of the table are the same then.
+    Raises DerivedTableDamaged when a file is gone or damaged, BadData as ``LakeTable.described``, StoreUnusable when the store
+    rejects writes, when a file has not the rows that it should have, or when other processes replace files at each try;
+    CommitOutcomeUnknown when the store does not answer. The rows of the table are the same then.
     """
     table = kind.table(shard)
     table.refresh()
@@ -80,7 +80,7 @@ def _groups(table: LakeTable) -> list[tuple[SmallFile, ...]]:
     columns = ["path", "partition.store_day", "size_bytes", "num_records"]
     files = [
         SmallFile(path, (str(day),), size, rows)
-        for path, day, size, rows in zip(*(table.files().column(name).to_pylist() for name in columns), strict=True)
+        for path, day, size, rows in zip(*(table.described().column(name).to_pylist() for name in columns), strict=True)
     ]
     return files_to_join(files, LIMITS)
 

@@ -127,6 +127,18 @@ class LakeTable:
             return index
         return index.filter(where)
 
+    def described(self) -> pa.Table:
+        """``files``, for those who write them again. Raises BadData where the log does not say of which day a file is, or how
+        many rows it has: another tool has changed it."""
+        index = self.files()
+        unknown = pc.or_(pc.is_null(index.column("partition.store_day")), pc.is_null(index.column("num_records")))
+        for path in index.column("path").filter(unknown).to_pylist():
+            raise BadData(
+                f"the log of {self.root.uri_of(self.path)} does not say of which day {path} is, or how many rows it has: "
+                "another tool changed it. Restore the shard from a backup; 'rmq audit' lists all such files"
+            )
+        return index
+
     def live_size(self) -> tuple[int, int]:
         """How many live files the version that was read has, and their bytes."""
         sizes = self.files().column("size_bytes").to_pylist()

@@ -118,11 +118,12 @@ sum_problems AS (
         CASE WHEN counts_add_up THEN 'hash sums do not add up' ELSE 'counts do not add up' END AS problem,
         begin_offset, end_offset
     FROM hashed
-    WHERE NOT counts_add_up OR of_all IS NULL
+    -- A count or a hash sum that is null makes all of this null.
+    WHERE counts_add_up IS NOT TRUE OR of_all IS NULL
         OR mod(
             CAST(hash_sum - CAST(of_all AS DECIMAL(20, 0)) AS DECIMAL(38, 0)),
             CAST(18446744073709551616 AS DECIMAL(38, 0))
-        ) <> 0
+        ) IS DISTINCT FROM 0
 ),
 
 -- 3. The rows of a range: as many as recorded, of the recorded offsets, inside the range, each once.
