@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 
 from rmq_store.broker_files.commit_log_file import list_commit_log
+from rmq_store.commit.positions import diverged_id
 from rmq_store.errors import BadData
+from rmq_store.lake.audit.audit import audit
+from rmq_store.lake.audit.finding import Problem
 from rmq_store.lake.broker import common_log as common
 from rmq_store.lake.broker import import_part
 from rmq_store.lake.broker.common_log import CommonLog, common_log
@@ -28,6 +31,7 @@ from rmq_store.lake.window.engine import LocalEngine
 from rmq_store.log.record_encoder import encode, new_record
 from tests.contract.rmq import ALL_DUE, Rmq
 from tests.contract.test_import_store import BROKER, FILE_BYTES, TESTS, Lake, store_of
+from tests.planted_shard import PlantedShard
 
 SIZE = 96
 """Bytes of a record of ``store_of`` with a body of four."""
@@ -499,3 +503,17 @@ def test_a_real_log_that_was_cut_ends_as_its_own_import_and_what_was_lost(
     assert exports[0].offsets.table == exports[1].offsets.table
     assert exports[0].delays.table == exports[1].delays.table
     assert query(lake.store, "SELECT * FROM audit").num_rows == 0
+
+
+def test_a_broker_that_no_import_continues_is_named(lake: Lake, tmp_path: Path) -> None:
+    """The position of a continued log without its record, as another tool may leave it."""
+    broker = store_of(tmp_path / "first", *messages(0, 20))
+    lake.load(broker)
+    (shard,) = lake.store.shards()
+    PlantedShard(Path(shard.root.location), shard.name).set_position(diverged_id(BROKER), 100)
+    for read in (lambda: lake.load(broker), lambda: export_offsets(shard, BROKER)):
+        with pytest.raises(
+            BadData, match=rf"no import that continues the log of broker {BROKER}, which by the position"
+        ):
+            read()
+    assert Problem.POSITION_NOT_RECORDED in {finding.problem for finding in audit(lake.store)}

@@ -148,11 +148,18 @@ def _newest_or_named(shard: Shard, broker_name: str, name: str, name_of: str) ->
 
 
 def next_name(shard: Shard, broker_name: str) -> str | None:
-    """The broker name that continues the log of this one, None: none does."""
+    """The broker name that continues the log of this one, None: none does. Raises BadData where its import is missing."""
     if shard.positions().get(diverged_id(broker_name)) is None:
         return None
     firsts = {name: first_of_continued(shard, name) for name in _brokers(shard)}
-    return next(name for name, ctl in firsts.items() if ctl and ctl.parameter(CONTINUES)["broker_name"] == broker_name)
+    for name, ctl in firsts.items():
+        if ctl and ctl.parameter(CONTINUES)["broker_name"] == broker_name:
+            return name
+    raise BadData(
+        f"shard {shard.name} has no import that continues the log of broker {broker_name}, which by the position "
+        f"{diverged_id(broker_name)} was continued: the position, a record or another position was changed or removed. Restore "
+        "the shard from a backup"
+    )
 
 
 def observed(shard: Shard) -> list[Observed]:
