@@ -54,6 +54,7 @@ from rmq_store.message.message import MessageQueue
 from rmq_store.producer.producer import Message, check_messages
 from rmq_store.producer.send import SendReport
 from rmq_store.settings.settings import GroupSettings, load_group
+from rmq_store.utils.arguments import check_types
 from rmq_store.utils.host import Host
 from rmq_store.utils.times import parse_consume_timestamp, parse_time
 from rmq_store.window.consume_request import LIVE, ConsumeRequest, Scope, only_retries
@@ -70,7 +71,8 @@ def create_store(root: str | os.PathLike[str], *, levels: str | None = None, act
     ``levels``: the delay levels, as in a broker's ``messageDelayLevel``; None: RocketMQ's 18, or those of the existing
     store. ``actor``: as in ``open_store``. Raises StoreUnusable, and WrongUse if the existing store has other levels.
     """
-    store, _ = LakeStore.init(Root.parse(os.fspath(root)), levels=levels)
+    check_types(str | None, levels=levels, actor=actor)
+    store, _ = LakeStore.init(_root("root", root), levels=levels)
     return Store(store, actor_of(actor))
 
 
@@ -80,7 +82,8 @@ def open_store(root: str | os.PathLike[str], *, actor: str | None = None) -> Sto
     ``actor``: who makes the requests, for the history; None: the user of this process. Raises StoreUnusable when there is
     no store.
     """
-    return Store(LakeStore.open(Root.parse(os.fspath(root))), actor_of(actor))
+    check_types(str | None, actor=actor)
+    return Store(LakeStore.open(_root("root", root)), actor_of(actor))
 
 
 def consumer_group(
@@ -95,6 +98,9 @@ def consumer_group(
     ``"TagA || TagB"`` or ``"*"``, or ``{"expression": "price > 100", "type": "SQL92"}``. ``settings``: the other keys of
     ``docs/settings.md``. Raises WrongUse, which lists all problems.
     """
+    check_types(Mapping, subscriptions=subscriptions)
+    for expression in subscriptions.values():
+        check_types(str | Mapping, expression=expression)
     tables = [
         {"topic": topic} | ({"expression": expression} if isinstance(expression, str) else dict(expression))
         for topic, expression in subscriptions.items()
@@ -163,15 +169,18 @@ class Store:
         ``shard``: None is the shard with the broker's name. ``salvage``: skip what is damaged or missing, and record it.
         ``engine``: as in ``consume``. Raises BadData, WrongUse, HeldByAnother.
         """
+        check_types(str, broker_name=broker_name)
+        check_types(str | None, shard=shard, request_id=request_id)
+        check_types(bool, salvage=salvage)
         request = ImportRequest(
             broker_name=broker_name,
-            shard_name=shard or broker_name,
+            shard_name=broker_name if shard is None else shard,
             request_id=request_id_of(request_id, "import", self.host),
             actor=self.actor,
             salvage=salvage,
         )
         tasks_engine = engine or LocalEngine(self.host)
-        return broker_import.import_store(self.lake, Root.parse(os.fspath(source)), request, self.host, tasks_engine)
+        return broker_import.import_store(self.lake, _root("source", source), request, self.host, tasks_engine)
 
     def send(
         self,
@@ -187,7 +196,12 @@ class Store:
         All messages are checked before the first commit. ``create_queues``: create a topic that does not exist, with this
         number of queues; None: such a topic is refused. ``shard``: None is the shard with the topic. Raises WrongUse.
         """
+        check_types(int | None, create_queues=create_queues)
+        check_types(str | None, shard=shard, request_id=request_id)
+        check_types(bool, dry_run=dry_run)
         messages = list(messages)  # a generator can be read only once
+        for message in messages:
+            check_types(Message, message=message)
         check_messages(messages, self.host.now_ms())
         id_ = request_id_of(request_id, "send", self.host)
         request = placed_request(
@@ -252,8 +266,7 @@ class Store:
     ) -> ConsumePlan:
         """What ``replay`` with the same arguments would do, as ``plan``. ``notes`` say what is unusual about the range: it has
         no messages, or begins before those that are kept. Raises WrongUse for a time in the future."""
-        request = self._replay_request(until, request_id)
-        group, request, scope = as_replay(group, topic, _ms(since), request)
+        group, request, scope = self._replay_request(group, topic, since, until, request_id)
         shards = shards_of(self.lake, group, scope)
         notes = replay_notes(shards, group, request, self.host, scope)
         return plan_request(self.lake, shards, group, request, self.host, scope, notes=notes)
@@ -273,10 +286,18 @@ class Store:
         ``threads``: how many windows run at once; a listener that groups share must allow that. The error of a group is in
         its report, and the others go on. Raises WrongUse.
         """
+        groups = list(groups)
+        for group in groups:
+            check_types(GroupSettings, group=group)
+        check_types(int, threads=threads)
+        if threads < 1:
+            raise WrongUse(f"invalid threads {threads}: it must be 1 or more")
         request, chosen = self._consume_request(until, max_messages, request_id), engine or LocalEngine(self.host)
-        return consume_all(self.lake, list(groups), request, lambda plan: chosen, self.host, threads=threads)
+        return consume_all(self.lake, groups, request, lambda plan: chosen, self.host, threads=threads)
 
     def _consume_request(self, until: Time | None, max_messages: int | None, request_id: str | None) -> ConsumeRequest:
+        check_types(int | None, max_messages=max_messages)
+        check_types(str | None, request_id=request_id)
         if max_messages is not None and max_messages < 1:
             raise WrongUse(f"invalid max_messages {max_messages}: it must be 1 or more")
         return ConsumeRequest(
@@ -302,18 +323,24 @@ class Store:
         A message that fails is retried under that name: ``deliver``, then ``consume(group, replay=report.group)``. Raises as
         ``consume`` does.
         """
-        request = self._replay_request(until, request_id)
-        return self._consumed(*as_replay(group, topic, _ms(since), request), engine)
+        return self._consumed(*self._replay_request(group, topic, since, until, request_id), engine)
 
-    def _replay_request(self, until: Time | None, request_id: str | None) -> ConsumeRequest:
+    def _replay_request(
+        self, group: GroupSettings, topic: str, since: Time, until: Time | None, request_id: str | None
+    ) -> tuple[GroupSettings, ConsumeRequest, Scope]:
+        check_types(GroupSettings, group=group)
+        check_types(str, topic=topic)
+        check_types(str | None, request_id=request_id)
         until_ms = None if until is None else _ms(until)
-        return ConsumeRequest(request_id_of(request_id, "replay", self.host), self.actor, until_ms=until_ms)
+        request = ConsumeRequest(request_id_of(request_id, "replay", self.host), self.actor, until_ms=until_ms)
+        return as_replay(group, topic, _ms(since), request)
 
     def deliver(self, *, now: Time | None = None, request_id: str | None = None) -> list[DeliverReport]:
         """Deliver the retries and delayed messages that are due; a report per commit, at least one per shard.
 
         ``now``: deliver what is due by this time; None: now, by this host's clock. Raises HeldByAnother.
         """
+        check_types(str | None, request_id=request_id)
         id_ = request_id_of(request_id, "deliver", self.host)
         deliver_in = partial(
             deliver, self.lake, actor=self.actor, host=self.host, now_ms=None if now is None else _ms(now)
@@ -356,6 +383,12 @@ class Store:
         ``dry_run``. Raises WrongUse, and StaleAttempt where another move of the group came first. What was moved in some
         shards before an error stays: the error's ``reports``.
         """
+        check_types(str, group=group, topic=topic, reason=reason)
+        check_types(str | None, request_id=request_id)
+        check_types(bool, dry_run=dry_run)
+        queues = tuple(queues)
+        for queue in queues:
+            check_types(MessageQueue, queue=queue)
         target, value = _target(to)
         request = ResetRequest(
             group,
@@ -369,7 +402,7 @@ class Store:
         )
         need_group(self.lake, group)
         every = self.lake.shards()
-        shards = shards_with_queues(every, topic, tuple(queues))
+        shards = shards_with_queues(every, topic, queues)
         requests = [(shard, replace(request, queues=of_shard)) for shard, of_shard in shards]
         return move_in_all(requests, self.host, every=every)
 
@@ -388,6 +421,9 @@ class Store:
         ``force``: also when windows were committed in its queues since. ``reason`` is recorded; it may be empty only for a
         ``dry_run``. Raises WrongUse, also for an action that cannot be undone, and StaleAttempt, as ``reset`` does.
         """
+        check_types(str, group=group, reason=reason)
+        check_types(str | None, request_id=request_id)
+        check_types(bool, force=force, dry_run=dry_run)
         need_group(self.lake, group)
         request_id = request_id_of(request_id, "undo", self.host)
         return undo(
@@ -422,6 +458,13 @@ class Store:
         do not apply is not sent, or with ``all_or_nothing`` none is. ``rate``: at most so many a second and shard, over a
         minute; the call waits. ``reason`` is recorded. Raises WrongUse, HeldByAnother.
         """
+        check_types(GroupSettings, group=group)
+        check_types(DeadLetterFilter, dead_letters=dead_letters)
+        check_types(str, reason=reason)
+        check_types(str | None, to_topic=to_topic, request_id=request_id)
+        check_types(int | None, limit=limit, rate=rate)
+        check_types(MessageEdits | None, edits=edits)
+        check_types(bool, all_or_nothing=all_or_nothing, dry_run=dry_run)
         request = RedriveRequest(
             group=group.name,
             dead_letters=dead_letters,
@@ -446,21 +489,33 @@ class Store:
     def query(self, text: str) -> pa.Table:
         """The rows of one SELECT over the views of ``docs/sql.md``. Raises WrongUse for SQL that is invalid or writes, and
         for a query over the limits of ``RMQ_SQL_TIMEOUT``, ``RMQ_SQL_MEMORY`` and ``RMQ_SQL_SPILL``."""
+        check_types(str, text=text)
         return sql.query(self.lake, text, host=self.host, limits=QueryLimits.of_environment())
 
     def audit(self, *, full: bool = False) -> pa.Table:
         """The whole audit: a row per contradiction, none when nothing is lost and nothing is counted twice. The columns are
         those of the view ``audit``, then ``file`` and ``detail``. ``full``: read every file too, in this process."""
+        check_types(bool, full=full)
         findings = audit(self.lake)
         if full:
             findings = without_repeats([*findings, *audit_contents(self.lake, LocalEngine(self.host)).findings])
         return table_of(findings)
 
 
+def _root(name: str, given: str | os.PathLike[str]) -> Root:
+    """A folder or ``s3://bucket/prefix``. Raises WrongUse for what is neither a text nor a path, such as bytes."""
+    path = os.fspath(given) if isinstance(given, os.PathLike) else given
+    check_types(str, **{name: path})
+    return Root.parse(path)
+
+
 def _scoped(
     group: GroupSettings, request: ConsumeRequest, replay: str | None, retries_only: bool
 ) -> tuple[GroupSettings, ConsumeRequest, Scope]:
     """The group, request and scope of ``consume``."""
+    check_types(GroupSettings, group=group)
+    check_types(str | None, replay=replay)
+    check_types(bool, retries_only=retries_only)
     scope = LIVE
     if retries_only:
         request, scope = only_retries(request)

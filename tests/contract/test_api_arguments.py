@@ -1,0 +1,103 @@
+"""Arguments of the wrong type from Python are wrong use, before anything is written: none is taken for another value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmq_store import DeadLetterFilter, Message, Store, WrongUse, consumer_group, create_store, open_store
+from tests.faults.stores import FIRST_STORED_MS, write_broker
+
+Call = Callable[[Store, Path, Any], object]
+
+LISTENER = "tests.faults.listeners:fail_some"
+GROUP: Any = consumer_group("billing", LISTENER, {"Orders": "*"})
+LETTERS = DeadLetterFilter(all=True)
+NOTES = [Message("Notes", b"note")]
+TEXTS = [1, b"text", ["text"], True]
+FLAGS = ["no", None, 2, 0]
+NUMBERS = ["1", 1.5, True]
+GROUPS = ["billing", None]
+
+CALLS: dict[str, tuple[Call, list[Any]]] = {
+    "levels": (lambda s, f, v: create_store(f / "other", levels=v), TEXTS),
+    "actor of a new store": (lambda s, f, v: create_store(f / "other", actor=v), TEXTS),
+    "actor": (lambda s, f, v: open_store(f / "store", actor=v), TEXTS),
+    "root": (lambda s, f, v: open_store(v), [None, 1, b"store"]),
+    "root of a new store": (lambda s, f, v: create_store(v), [None, 1, b"store"]),
+    "subscriptions": (lambda s, f, v: consumer_group("g", LISTENER, v), ["Orders", None, ["Orders"]]),
+    "expression": (lambda s, f, v: consumer_group("g", LISTENER, {"Orders": v}), [1, None, ["*"]]),
+    "source": (lambda s, f, v: s.import_store(v, "broker-b"), [None, 1, [b"x"], b"/tmp"]),
+    "broker_name": (lambda s, f, v: s.import_store(f / "broker", v), [None, *TEXTS]),
+    "shard of an import": (lambda s, f, v: s.import_store(f / "broker", "broker-b", shard=v), [*TEXTS, ""]),
+    "salvage": (lambda s, f, v: s.import_store(f / "broker", "broker-b", salvage=v), FLAGS),
+    "request_id of an import": (lambda s, f, v: s.import_store(f / "broker", "broker-b", request_id=v), TEXTS),
+    "message": (lambda s, f, v: s.send(v, create_queues=1), ["text", [None], [{"topic": "Notes"}]]),
+    "create_queues": (lambda s, f, v: s.send(NOTES, create_queues=v), NUMBERS),
+    "shard of a send": (lambda s, f, v: s.send(NOTES, create_queues=1, shard=v), TEXTS),
+    "dry_run of a send": (lambda s, f, v: s.send(NOTES, create_queues=1, dry_run=v), FLAGS),
+    "request_id of a send": (lambda s, f, v: s.send(NOTES, create_queues=1, request_id=v), TEXTS),
+    "group": (lambda s, f, v: s.consume(v), GROUPS),
+    "max_messages": (lambda s, f, v: s.consume(GROUP, max_messages=v), NUMBERS),
+    "replay of a consume": (lambda s, f, v: s.consume(GROUP, replay=v), TEXTS),
+    "retries_only": (lambda s, f, v: s.consume(GROUP, retries_only=v), FLAGS),
+    "request_id of a consume": (lambda s, f, v: s.consume(GROUP, request_id=v), TEXTS),
+    "group of a plan": (lambda s, f, v: s.plan(v), GROUPS),
+    "retries_only of a plan": (lambda s, f, v: s.plan(GROUP, retries_only=v), FLAGS),
+    "groups": (lambda s, f, v: s.consume_all([v]), GROUPS),
+    "threads": (lambda s, f, v: s.consume_all([GROUP], threads=v), [*NUMBERS, None, 0]),
+    "group of a replay": (lambda s, f, v: s.replay(v, "Orders", FIRST_STORED_MS), GROUPS),
+    "topic of a replay": (lambda s, f, v: s.replay(GROUP, v, FIRST_STORED_MS), TEXTS),
+    "request_id of a replay": (lambda s, f, v: s.plan_replay(GROUP, "Orders", 0, request_id=v), TEXTS),
+    "request_id of a delivery": (lambda s, f, v: s.deliver(request_id=v), TEXTS),
+    "group of a reset": (lambda s, f, v: s.reset(v, "Orders", "min", reason="r"), TEXTS),
+    "topic of a reset": (lambda s, f, v: s.reset("billing", v, "min", reason="r"), TEXTS),
+    "reason of a reset": (lambda s, f, v: s.reset("billing", "Orders", "min", reason=v), TEXTS),
+    "queues": (lambda s, f, v: s.reset("billing", "Orders", "min", reason="r", queues=v), ["q", [0]]),
+    "dry_run of a reset": (lambda s, f, v: s.reset("billing", "Orders", "min", reason="r", dry_run=v), FLAGS),
+    "group of an undo": (lambda s, f, v: s.undo(v, reason="r"), TEXTS),
+    "force": (lambda s, f, v: s.undo("billing", reason="r", force=v), FLAGS),
+    "dry_run of an undo": (lambda s, f, v: s.undo("billing", reason="r", dry_run=v), FLAGS),
+    "group of a redrive": (lambda s, f, v: s.redrive(v, LETTERS, reason="r"), GROUPS),
+    "dead_letters": (lambda s, f, v: s.redrive(GROUP, v, reason="r"), ["all", None]),
+    "reason of a redrive": (lambda s, f, v: s.redrive(GROUP, LETTERS, reason=v), TEXTS),
+    "to_topic": (lambda s, f, v: s.redrive(GROUP, LETTERS, reason="r", to_topic=v), TEXTS),
+    "limit": (lambda s, f, v: s.redrive(GROUP, LETTERS, reason="r", limit=v), NUMBERS),
+    "rate": (lambda s, f, v: s.redrive(GROUP, LETTERS, reason="r", rate=v), NUMBERS),
+    "edits": (lambda s, f, v: s.redrive(GROUP, LETTERS, reason="r", edits=v), [{}, "region=eu"]),
+    "all_or_nothing": (lambda s, f, v: s.redrive(GROUP, LETTERS, reason="r", all_or_nothing=v), FLAGS),
+    "dry_run of a redrive": (lambda s, f, v: s.redrive(GROUP, LETTERS, reason="r", dry_run=v), FLAGS),
+    "text": (lambda s, f, v: s.query(v), [None, b"SELECT 1"]),
+    "full": (lambda s, f, v: s.audit(full=v), FLAGS),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with the shard ``broker-a``, and the broker's files."""
+    folder = tmp_path_factory.mktemp("arguments")
+    create_store(folder / "store").import_store(write_broker(folder / "broker"), "broker-a")
+    return folder
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_an_argument_of_another_type_is_wrong_use(folder: Path, name: str) -> None:
+    call, values = CALLS[name]
+    before = sorted(folder.rglob("*"))
+    for value in values:
+        with pytest.raises(WrongUse):
+            call(open_store(folder / "store"), folder, value)
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_the_error_names_the_argument_and_what_it_must_be(folder: Path) -> None:
+    store: Any = open_store(folder / "store")
+    with pytest.raises(WrongUse, match=r"^salvage must be True or False, it is of the type str$"):
+        store.import_store(folder / "broker", "broker-b", salvage="no")
+    with pytest.raises(WrongUse, match=r"^broker_name must be a text, it is of the type NoneType$"):
+        store.import_store(folder / "broker", None)
+    with pytest.raises(WrongUse, match=r"^group must be of the type GroupSettings, it is of the type str$"):
+        store.consume("billing")
