@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from rmq_store.lake.commit.derived_tables import KINDS
 from rmq_store.lake.commit.rebuild import rebuild
 from rmq_store.lake.table import tables
+from rmq_store.lake.table.checkpoint import write_checkpoint
 from rmq_store.lake.table.digest_name import named_digest
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
@@ -64,6 +65,20 @@ class PlantedShard:
     def add_entry(self, *actions: Mapping[str, Any], table: str = COMMITLOG) -> None:
         number = int(self.entries(table)[-1].stem) + 1
         self._write(self.folder(table) / "_delta_log" / f"{number:020}.json", {"operation": "WRITE"}, actions)
+
+    def leave_checkpoint(self, table: str = COMMITLOG) -> None:
+        """A checkpoint of the log, and no entry before it, as after the clean-up."""
+        handle = getattr(self.shard, table)
+        write_checkpoint(handle)
+        for entry in self.entries(table):
+            if int(entry.stem) < handle.version:
+                entry.unlink()
+
+    def edit_checkpoint(self, change: Callable[[list[Row]], list[Row]], table: str = COMMITLOG) -> None:
+        """Other actions in the only checkpoint of the log."""
+        (path,) = (self.folder(table) / "_delta_log").glob("*.checkpoint.parquet")
+        actions = pq.read_table(path)
+        pq.write_table(pa.Table.from_pylist(change(actions.to_pylist()), actions.schema), path)
 
     def take_out(self, file: str) -> None:
         """The log removes the file, as another tool would."""

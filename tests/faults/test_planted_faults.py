@@ -213,6 +213,17 @@ def nulls_by_the_log(kind: str, column: str, table: str = "commitlog") -> Plant:
     return plant
 
 
+def without_statistics(kind: str, *parts: str, table: str = "commitlog") -> Plant:
+    """The log does not say anything of these statistics of a file."""
+
+    def plant(at: PlantedShard) -> None:
+        file = at.files(table, kind)[0]
+        stats = json.loads(at.add_of(file, table)["stats"])
+        at.edit_add(file, table, stats=json.dumps({name: v for name, v in stats.items() if name not in parts}))
+
+    return plant
+
+
 def no_nulls_by_the_log(at: PlantedShard) -> None:
     """A column that the file does not have, so that all its values are null."""
     file = at.files(kind="msg")[0]
@@ -428,6 +439,19 @@ FAULTS: dict[str, tuple[Plant, Problem]] = {
     "no day of messages that were born here": (another_day("msg", newest=True, day=None), Problem.STATISTICS_DIFFER),
     "statistics of another topic in the log": (another_topic_in_the_log, Problem.STATISTICS_DIFFER),
     "a column that is null by the log": (null_in_the_log, Problem.STATISTICS_DIFFER),
+    "a record without its least values in the log": (without_statistics("ctl", "minValues"), Problem.STATISTICS_DIFFER),
+    "a record without its greatest values in the log": (
+        without_statistics("ctl", "maxValues"),
+        Problem.STATISTICS_DIFFER,
+    ),
+    "messages without their number of nulls in the log": (
+        without_statistics("msg", "nullCount"),
+        Problem.STATISTICS_DIFFER,
+    ),
+    "a derived table without least and greatest values in the log": (
+        without_statistics("", "minValues", "maxValues", table="offsets"),
+        Problem.STATISTICS_DIFFER,
+    ),
     "nulls in the record of a commit by the log": (nulls_by_the_log("ctl", "commit_id"), Problem.STATISTICS_DIFFER),
     "nulls in messages by the log": (nulls_by_the_log("msg", "topic"), Problem.STATISTICS_DIFFER),
     "no nulls by the log in a column that a file lacks": (no_nulls_by_the_log, Problem.STATISTICS_DIFFER),

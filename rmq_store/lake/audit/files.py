@@ -189,23 +189,20 @@ def _has_bounds(log: pa.Table, column: str) -> bool:
     return any(log.column(name)[0].is_valid for name in bounds)
 
 
-def _null_counts(log: pa.Table) -> dict[str, int]:
-    """How many nulls a file has by the log, in each column of which it says that. Engines leave a file out in whose column all
-    are null, whatever the least and the greatest value are."""
+def _null_counts(log: pa.Table) -> dict[str, int | None]:
+    """How many nulls a file has by the log, in each column with statistics; None: it does not say. Engines leave a file out in
+    whose column all are null, whatever the least and the greatest value are."""
     names = [name for name in log.column_names if name.startswith(_NULL_COUNT)]
-    counts = {name.removeprefix(_NULL_COUNT): log.column(name)[0].as_py() for name in names}
-    return {name: count for name, count in counts.items() if count is not None}
+    return {name.removeprefix(_NULL_COUNT): log.column(name)[0].as_py() for name in names}
 
 
 def _contains(log: pa.Table, column: str, least: Any, greatest: Any) -> bool:
-    """Whether what the log says of a column of a file allows these values. It cuts long texts, and may know nothing."""
+    """Whether what the log says of a column of a file allows these values; it cuts long texts. Where it says nothing, a reader
+    that looks for a value may leave the file out."""
     if f"min.{column}" not in log.column_names:
         return True
     low, high = log.column(f"min.{column}")[0].as_py(), log.column(f"max.{column}")[0].as_py()
-    is_empty = log.column(f"null_count.{column}")[0].as_py() == log.column("num_records")[0].as_py()
-    if low is None and high is None:
-        return not is_empty  # by the log it has nulls only
-    return (low is None or low <= least) and (high is None or greatest <= high)
+    return None not in (low, high) and low <= least and greatest <= high
 
 
 def _is_of_its_day(log: pa.Table, bounds: Mapping[str, tuple[Any, Any]]) -> bool:

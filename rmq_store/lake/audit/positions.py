@@ -23,7 +23,7 @@ from rmq_store.commit.positions import (
 )
 from rmq_store.lake.audit.finding import Finding, Problem
 from rmq_store.lake.sql.sql import Ask
-from rmq_store.lake.table.import_parameters import misshaped
+from rmq_store.lake.table.import_parameters import IMPORTS, misshaped
 from rmq_store.lake.table.imports import CONTINUES
 from rmq_store.lake.table.tables import json_object
 from rmq_store.utils.times import format_time
@@ -116,7 +116,7 @@ _COMPARED: Mapping[str, str] = {
 _RARE_ACTIONS = ("import", "salvage", "cutover", "hand_back", "retention")
 
 _RARE = f"""
-SELECT shard, action, commit_id, parameters FROM ctl WHERE action IN {_RARE_ACTIONS}
+SELECT shard, action, commit_id, parameters, store_timestamp FROM ctl WHERE action IN {_RARE_ACTIONS}
 ORDER BY shard, read_version, commit_id
 """
 
@@ -160,7 +160,7 @@ _KINDS = (
     PositionKind.SENDS,
     PositionKind.SUBSCRIPTION,
 )
-_STORED = f"SELECT shard, app_id, value FROM positions WHERE kind IN {tuple(map(str, _KINDS))}"
+_STORED = f"SELECT shard, app_id, value, updated_ms FROM positions WHERE kind IN {tuple(map(str, _KINDS))}"
 _UNKNOWN = f"SELECT shard, app_id, value FROM positions WHERE kind NOT IN {tuple(map(str, PositionKind))}"
 
 
@@ -203,6 +203,7 @@ def positions(ask: Ask) -> Iterator[Finding]:
             yield _finding(
                 {"shard": shard}, f"{app_id}: {_shown(app_id, pair[1])}, by the commits {_shown(app_id, pair[0])}"
             )
+    yield from _import_times(understood, stored)
     for row in unknown:
         yield _finding({"shard": row["shard"]}, f"{row['app_id']}: {row['value']}, of a kind that no commit sets")
 
@@ -258,6 +259,21 @@ def _of_rare(rows: Sequence[Row]) -> Expected:
             case _:
                 pass
     return expected
+
+
+def _import_times(rare: Sequence[Row], stored: Sequence[Row]) -> Iterator[Finding]:
+    """Brokers whose newest import was at another time than its position says: by it that import is found, and with it what the
+    broker's groups have consumed. Where the position has no time, all imports are read. ``rare``: in commit order."""
+    imports = [row for row in rare if row["action"] in IMPORTS]
+    times = {
+        (row["shard"], import_id((json_object(row["parameters"]) or {})["broker_name"])): row["store_timestamp"]
+        for row in imports
+    }
+    for row in stored:
+        time, recorded = row["updated_ms"], times.get((row["shard"], row["app_id"]))
+        if time and recorded and time != recorded:
+            detail = f"the time of the newest import: {format_time(time)}, by the commits {format_time(recorded)}"
+            yield _finding({"shard": row["shard"], "app_id": row["app_id"]}, detail)
 
 
 def _of_sends(rows: Sequence[Row]) -> Expected:

@@ -16,10 +16,15 @@ import pyarrow as pa
 from rmq_store.errors import RmqError
 from rmq_store.lake.audit.finding import Finding, Problem
 from rmq_store.lake.commit.derived_tables import KINDS
+from rmq_store.lake.table import tables
 from rmq_store.lake.table.delta_entry import may_write
 from rmq_store.lake.table.delta_table import CONFIGURATION, LakeTable, schema_text
+from rmq_store.lake.table.log_view import STATS_COLUMNS
 from rmq_store.lake.table.shard import SHARDS, Shard
 from rmq_store.lake.table.store import TABLE_ID, LakeStore, read_store, shard_entry, unnamed_shards
+
+_STATS = {kind.name: kind.stats for kind in KINDS} | {"commitlog": tables.COMMITLOG_STATS}
+"""The columns with statistics of each table: without them a reader cannot look for a value."""
 
 Entry = Mapping[str, Any]
 """What a file in ``shards/`` has."""
@@ -106,6 +111,8 @@ def _settings(shard: Shard, name: str, table: LakeTable, changed: Sequence[str])
     wrong += [key for key, value in CONFIGURATION.items() if configuration.get(key) != value]
     if metadata.get("partitionColumns") != table.partition_by:
         wrong.append("its partition columns")
+    if not {*_STATS[name]} <= {*configuration.get(STATS_COLUMNS, "").split(",")}:
+        wrong.append(STATS_COLUMNS)
     wrong += [f"column {column}" for column in _columns(table.schema, metadata)]
     if wrong:
         yield Finding(

@@ -103,7 +103,7 @@ def _counted(shard: Shard, table: LakeTable) -> list[Ctl] | None:
         if rows >= missing:
             break
         newest.append(file["path"])
-        rows += file["num_records"]
+        rows += file["num_records"] or 0
     ctls = [ctl for ctl in shard.ctls_in(newest) if ctl.read_version >= cursor_of(table)]
     return ctls if len(ctls) == missing else None
 

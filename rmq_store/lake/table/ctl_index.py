@@ -2,6 +2,9 @@
 
 The files of the checkpoint from which the log was opened are filtered by their statistics; those that came since are kept in
 dictionaries, so that a process that commits for days does not become slower with each commit.
+
+A file of which the log does not say its values, as another tool may leave it, may have any: a commit that is not found is made
+again.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ from rmq_store.utils.host import uuid7_floor
 
 _IS_CTL = pc.field("partition.kind") == "ctl"
 _LONGEST_STATISTIC = 32
+_OF_ONE = ("commit_id", "request_id", "store_timestamp")
+"""By these the file of one commit is found."""
 
 
 class CtlIndex:
@@ -66,6 +71,7 @@ class CtlIndex:
     def with_request(self, request_id: str, first_day: str) -> list[str]:
         """The files that may have a commit of the request, none older than a day (``YYYY-MM-DD``)."""
         days = pc.greater_equal(self._loaded.column("partition.store_day").cast(pa.string()), first_day)
+        days = pc.fill_null(days, True)
         paths = self._paths(pc.and_(self._may_have("request_id", request_id, request_id), days))
         paths += self._of_request.get(request_id[:_LONGEST_STATISTIC], ())
         return paths + [file.path for file in self._of_several if _overlaps(file, "request_id", request_id, request_id)]
@@ -73,8 +79,8 @@ class CtlIndex:
     def at(self, ms: int) -> tuple[list[str], list[str]]:
         """The files that may have a commit with the store timestamp ``ms``: those of one commit, and those of several, of
         which there are many after a compaction."""
-        mask = pc.fill_null(self._may_have("store_timestamp", ms, ms), False)
-        is_single = pc.equal(self._loaded.column("num_records"), 1)
+        mask = self._may_have("store_timestamp", ms, ms)
+        is_single = pc.fill_null(pc.equal(self._loaded.column("num_records"), 1), False)
         single = [*self._paths(pc.and_(mask, is_single)), *self._of_time.get(ms, ())]
         several = [file.path for file in self._of_several if _overlaps(file, "store_timestamp", ms, ms)]
         return single, [*self._paths(pc.and_(mask, pc.invert(is_single))), *several]
@@ -83,36 +89,40 @@ class CtlIndex:
         """The files that may have a commit whose id was made at ``ms`` or later, and with these values of columns (None:
         any)."""
         floor, given = uuid7_floor(ms), {column: value for column, value in values.items() if value is not None}
-        mask = pc.greater_equal(self._loaded.column("max.commit_id"), floor)
+        mask = pc.fill_null(pc.greater_equal(self._loaded.column("max.commit_id"), floor), True)
         for column, value in given.items():
-            mask = pc.and_(mask, pc.fill_null(self._may_have(column, value, value), False))
+            mask = pc.and_(mask, self._may_have(column, value, value))
         paths = self._paths(mask)
         for file in reversed(self._recent):
             # An id is made before its commit, so that older commits have older ids; clocks differ by MAX_SKEW_MS at most.
-            if file.stats["maxValues"]["store_timestamp"] < ms - 2 * MAX_SKEW_MS:
+            if not _reaches(file, "store_timestamp", ms - 2 * MAX_SKEW_MS):
                 break
             may_have = all(_overlaps(file, column, value, value) for column, value in given.items())
-            if may_have and file.stats["maxValues"]["commit_id"] >= floor:
+            if may_have and _reaches(file, "commit_id", floor):
                 paths.append(file.path)
         return paths
 
     def _add(self, file: LiveFile) -> None:
         self._rows += file.rows
         self._recent.append(file)
-        least, most = file.stats["minValues"], file.stats["maxValues"]
-        request = least["request_id"][:_LONGEST_STATISTIC]
-        self._first.add(least["commit_id"][:16])
-        if file.rows == 1 and most["request_id"].startswith(request):
-            self._of_commit[least["commit_id"][:16]].append(file.path)
-            self._of_request[request].append(file.path)
-            self._of_time[least["store_timestamp"]].append(file.path)
+        commit_id, request, ms = (file.stats["minValues"].get(column) for column in _OF_ONE)
+        if commit_id is not None:
+            self._first.add(commit_id[:16])
+        most = file.stats["maxValues"].get("request_id") or ""
+        is_known = None not in (commit_id, request, ms)
+        if file.rows == 1 and is_known and most.startswith(request[:_LONGEST_STATISTIC]):
+            self._of_commit[commit_id[:16]].append(file.path)
+            self._of_request[request[:_LONGEST_STATISTIC]].append(file.path)
+            self._of_time[ms].append(file.path)
         else:
             self._of_several.append(file)
 
     def _may_have(self, column: str, first: str | int, last: str | int) -> pa.ChunkedArray:
         """Whether a loaded file may have a value of ``[first, last]`` (text statistics are cut to 32 characters)."""
         least, most = self._loaded.column(f"min.{column}"), self._loaded.column(f"max.{column}")
-        return pc.and_(pc.less_equal(least, last), pc.greater_equal(most, first))
+        mask = pc.and_(pc.less_equal(least, last), pc.greater_equal(most, first))
+        has_none = pc.equal(self._loaded.column(f"null_count.{column}"), self._loaded.column("num_records"))
+        return pc.if_else(pc.is_valid(mask), mask, pc.invert(pc.fill_null(has_none, False)))
 
     def _paths(self, mask: pa.ChunkedArray) -> list[str]:
         # A mask, not an expression: that starts a query engine for each of these few rows.
@@ -125,4 +135,12 @@ class CtlIndex:
 
 def _overlaps(file: LiveFile, column: str, first: str | int, last: str | int) -> bool:
     least, most = file.stats["minValues"].get(column), file.stats["maxValues"].get(column)
-    return least is not None and least <= last and most >= first
+    if least is None or most is None:
+        return bool(file.stats["nullCount"].get(column) != file.rows)
+    return bool(least <= last and most >= first)
+
+
+def _reaches(file: LiveFile, column: str, least: str | int) -> bool:
+    """Whether a file may have a value of ``least`` or more."""
+    most = file.stats["maxValues"].get(column)
+    return most is None or bool(most >= least)

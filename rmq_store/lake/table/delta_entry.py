@@ -35,6 +35,8 @@ _COMMIT_IDS = "commit_ids"
 _ACTIONS = "actions"
 _parsed = json.JSONDecoder().decode
 """``json.loads`` looks for the encoding of each text; an entry is UTF-8."""
+DELETION_VECTOR = "deletionVector"
+"""The value of an ``add`` action that names deleted rows of the file."""
 _COLUMN_MAPPING = "delta.columnMapping.mode"
 _WITHOUT_EFFECT = frozenset({"cdc", "domainMetadata"})
 """Actions that change nothing that is read here."""
@@ -242,15 +244,20 @@ def _long(value: Any) -> int:
 
 def live_file(add: Mapping[str, Any], stats: Mapping[str, Any], version: int, where: str) -> LiveFile:
     """The file of an ``add`` action. Raises OtherFormat for a deletion vector: rows of the file were deleted."""
-    if add.get("deletionVector"):
-        raise OtherFormat(
-            f"{where} deletes rows of {add['path']} by a deletion vector, which rmq does not read. Restore the table from a "
-            "backup, and do not change it with another tool"
-        )
+    if add.get(DELETION_VECTOR):
+        raise deleted_rows(add["path"], where)
     complete = {"minValues": {}, "maxValues": {}, "nullCount": {}} | dict(stats)
     partition = dict(add.get("partitionValues") or {})
     return LiveFile(
         unquote(add["path"]), _long(add["size"]), partition, complete, version, bool(add.get("dataChange", True))
+    )
+
+
+def deleted_rows(path: str, where: str) -> OtherFormat:
+    """The error for a deletion vector of a file. ``where``: the address of the entry or the checkpoint."""
+    return OtherFormat(
+        f"{where} deletes rows of {path} by a deletion vector, which rmq does not read. Restore the table from a backup, and "
+        "do not change it with another tool"
     )
 
 

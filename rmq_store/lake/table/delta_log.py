@@ -17,11 +17,22 @@ from io import BytesIO
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rmq_store.commit.append import Append, NameState, PutAnswer, Request, Verdict, is_young
 from rmq_store.errors import CommitOutcomeUnknown, LogDamaged, MissingFile, RmqError, StoreUnusable
-from rmq_store.lake.table.delta_entry import END_BYTES, Entry, check_readable, end_of, entry_name, layout, parse_entry
+from rmq_store.lake.table.delta_entry import (
+    DELETION_VECTOR,
+    END_BYTES,
+    Entry,
+    check_readable,
+    deleted_rows,
+    end_of,
+    entry_name,
+    layout,
+    parse_entry,
+)
 from rmq_store.lake.table.log_view import LogView
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.parallel import LOG_REQUESTS, in_parallel
@@ -269,12 +280,12 @@ class DeltaLog:
     def _state(self, actions: pa.Table, version: int, at_ms: int, where: str) -> LogView:
         view = self._empty_view(at_ms)
         view.version = view.checkpoint = view.known_checkpoint = version
-        metadata = _plain_metadata(actions.column("metaData").drop_null()[0].as_py())
+        metadata = _plain_metadata(_only(actions, "metaData"))
         types, partition_by = layout(metadata)
         columns, ours = {name for name, _ in types}, set(self._schema.names)
         if partition_by != self._partition_by or (columns - ours and ours - columns):
             raise ValueError("it is of another table")
-        protocol = actions.column("protocol").drop_null()[0].as_py()
+        protocol = _only(actions, "protocol")
         check_readable(protocol, metadata, where)
         view.describe(metadata)
         view.protocol = protocol
@@ -282,7 +293,9 @@ class DeltaLog:
         view.positions = stored_positions(
             version, txns.field("appId"), txns.field("version"), txns.field("lastUpdated")
         )
-        view.files.load(actions.column("add").drop_null().combine_chunks())
+        adds = actions.column("add").drop_null().combine_chunks()
+        _refuse_deleted_rows(adds, where)
+        view.files.load(adds)
         return view
 
     # --- appending ---
@@ -370,6 +383,22 @@ def _without_entries(damage: LogDamaged) -> LogDamaged:
 
 def _numbers(pattern: re.Pattern[str], names: Sequence[str]) -> list[int]:
     return sorted(int(match[1]) for name in names if (match := pattern.fullmatch(name)))
+
+
+def _only(actions: pa.Table, kind: str) -> Any:
+    """The action of a kind of which a checkpoint has one (Delta protocol, "Checkpoint Schema"). Raises ValueError for none or
+    several: readers would take different ones."""
+    values = actions.column(kind).drop_null()
+    if len(values) != 1:
+        raise ValueError(f"it has {len(values)} {kind} actions")
+    return values[0].as_py()
+
+
+def _refuse_deleted_rows(adds: pa.StructArray, where: str) -> None:
+    """Raises OtherFormat where a file of a checkpoint has a deletion vector."""
+    if adds.type.get_field_index(DELETION_VECTOR) >= 0:
+        for path in adds.field("path").filter(pc.is_valid(adds.field(DELETION_VECTOR))).to_pylist():
+            raise deleted_rows(path, where)
 
 
 def _plain_metadata(metadata: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -34,6 +34,7 @@ from rmq_store.errors import (
 from rmq_store.lake.table.delta_entry import LiveFile, entry_bytes, entry_name, may_write, protocol_action
 from rmq_store.lake.table.delta_log import LOG_FOLDER, Content, DeltaLog, LogCleaned, NoTable
 from rmq_store.lake.table.file_cache import FileCache
+from rmq_store.lake.table.log_view import STATS_COLUMNS
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.parallel import in_parallel
 from rmq_store.maintain.orphans import TOMBSTONE_AGE_MS
@@ -379,7 +380,7 @@ def metadata_action(schema: pa.Schema, partition_by: Sequence[str], stats: Seque
             "format": {"provider": "parquet", "options": {}},
             "schemaString": schema_text(schema),
             "partitionColumns": list(partition_by),
-            "configuration": CONFIGURATION | {"delta.dataSkippingStatsColumns": ",".join(stats)},
+            "configuration": CONFIGURATION | {STATS_COLUMNS: ",".join(stats)},
             "createdTime": epoch_ms(),
         }
     }

@@ -13,7 +13,8 @@ from rmq_store.errors import LogDamaged, OtherFormat
 from rmq_store.lake.table.delta_entry import Entry, entry_name, layout
 from rmq_store.lake.table.live_files import LiveFiles
 
-_STATS_COLUMNS = "delta.dataSkippingStatsColumns"
+STATS_COLUMNS = "delta.dataSkippingStatsColumns"
+"""The property of a table that names the columns with statistics."""
 
 
 @dataclass(slots=True)
@@ -69,7 +70,7 @@ class LogView:
         """Take a ``metaData`` action. Raises OtherFormat when another tool has changed how the table is laid out."""
         if self.metadata is None:
             partition_by, configuration = list(metadata["partitionColumns"]), metadata.get("configuration") or {}
-            stats = [name for name in configuration.get(_STATS_COLUMNS, "").split(",") if name]
+            stats = [name for name in configuration.get(STATS_COLUMNS, "").split(",") if name]
             self._files = LiveFiles(self.schema, partition_by, stats, self.folder)
         else:
             columns, partitions = layout(self.metadata)
