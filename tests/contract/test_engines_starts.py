@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rmq_store.admin.delete_group import DeleteGroupRequest
 from rmq_store.admin.reset import ResetTo
+from rmq_store.commit.ctl import Action
 from rmq_store.commit.positions import pas_id
 from rmq_store.consumer.start import ConsumeFromWhere
-from rmq_store.message.message import MessageQueue
+from rmq_store.message.message import MessageExt, MessageQueue
+from rmq_store.window.consume import WindowReport
 from tests.contract.engines import story
 from tests.contract.world import ANA, BILLING, DAY, World, consumed, fail_bodies, group, orders, several
 
@@ -58,6 +62,31 @@ def test_a_topic_that_comes_to_a_second_broker_later_is_read_from_its_first_mess
         world.fill(ELSEWHERE, several(3, first=10), base=5)
         world.fill(ELSEWHERE, several(1, first=20))
     assert started_elsewhere(world) == [(5, 9, "later_queue_from_min")]
+
+
+@story
+def test_the_first_window_is_the_one_that_was_committed_first(world: World) -> None:
+    """c1 has begun before c2, and takes longer than clocks may differ. A broker is imported between the two commits."""
+    late = group(consume_from_where=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET)
+    for number in range(2):
+        world.fill_lake_born(number, several(2))
+    clients = ("c1", "c2")
+    reports: list[WindowReport] = []
+
+    def listener(msgs: list[MessageExt], context: Any) -> str:
+        if not reports:
+            world.clock.advance(200_000)
+            reports.append(world.consume(late, f"{DAY}-2", client_id="c2", client_ids=clients))
+            world.clock.advance(1)
+            with world.in_shard("broker-b"):
+                world.fill(ELSEWHERE, several(4))
+            world.clock.advance(1)
+        return "CONSUME_SUCCESS"
+
+    reports.append(world.consume(late, f"{DAY}-1", listener, client_id="c1", client_ids=clients))
+    assert [report.messages() for report in reports] == [2, 2]
+    assert [ctl.request_id for ctl in world.ctls() if ctl.action is Action.CONSUME] == [f"{DAY}-2", f"{DAY}-1"]
+    assert started_elsewhere(world) == [(0, 4, "later_queue_from_min")]
 
 
 @story

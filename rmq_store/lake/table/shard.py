@@ -197,19 +197,18 @@ class Shard:
 
     def first_ctl(self, group: str, action: Action, epoch: int) -> Ctl | None:
         """The group's first commit of that action in this epoch or a later one; None: there is none. Reads the files that may
-        have it, the oldest first, until no other can have an earlier one, whatever the clocks of the hosts said."""
-        files = self._ctl_files_with(group, action).sort_by("min.commit_id")
+        have it, the oldest first, until no other can have an earlier one. By the store timestamps, which are in commit order:
+        a window has its id before its listener is called, and others may commit meanwhile."""
+        files = self._ctl_files_with(group, action).sort_by("min.store_timestamp")
         first: Ctl | None = None
-        ceiling = ""
-        for path, oldest in zip(*(files.column(name).to_pylist() for name in ("path", "min.commit_id")), strict=True):
-            if first is not None and oldest > ceiling:
-                break
+        columns = (files.column(name).to_pylist() for name in ("path", "min.store_timestamp"))
+        for path, oldest_ms in zip(*columns, strict=True):
+            if first is not None and (oldest_ms or 0) > first.store_timestamp:
+                continue
             for ctl in self.ctls_in([path]):
-                if (ctl.group, ctl.action) != (group, action) or (ctl.epoch or 0) < epoch:
-                    continue
-                if first is None or (ctl.read_version, ctl.commit_id) < (first.read_version, first.commit_id):
+                is_one = (ctl.group, ctl.action) == (group, action) and (ctl.epoch or 0) >= epoch
+                if is_one and (first is None or ctl.read_version < first.read_version):
                     first = ctl
-                    ceiling = uuid7_floor(uuid7_ms(ctl.commit_id) + 2 * MAX_SKEW_MS)
         return first
 
     def newest_ctl(self, group: str, action: Action) -> Ctl | None:
