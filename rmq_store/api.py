@@ -543,7 +543,7 @@ def _ms(time: Time) -> int:
 def _target(to: datetime | int | str) -> tuple[ResetTo, int | None]:
     if isinstance(to, datetime):
         return ResetTo.TIME, _ms(to)
-    if isinstance(to, int):
+    if isinstance(to, int) and not isinstance(to, bool):
         return ResetTo.OFFSET, to
     if to in (ResetTo.MIN, ResetTo.MAX):
         return ResetTo(to), None

@@ -18,6 +18,7 @@ from rmq_store.filter import sql92
 from rmq_store.filter.sql92_parser import InvalidSelector, named
 from rmq_store.filter.subscription import whole_selector
 from rmq_store.message.message import MessageQueue
+from rmq_store.utils.arguments import check_types
 from rmq_store.utils.suggestions import did_you_mean, listed
 from rmq_store.utils.times import format_time
 
@@ -60,6 +61,13 @@ class DeadLetterFilter:
     """``where``, parsed."""
 
     def __post_init__(self) -> None:
+        check_types(bool, all=self.all)
+        check_types(int | None, from_ms=self.from_ms, until_ms=self.until_ms)
+        check_types(str | None, original_topic=self.original_topic, where=self.where)
+        check_types(frozenset, keys=self.keys)
+        check_types(tuple, places=self.places)
+        for place in self.places:
+            check_types(Place, place=place)
         conditions = (
             self.from_ms, self.until_ms, self.original_topic, self.keys or None, self.places or None, self.where,
         )  # fmt: skip

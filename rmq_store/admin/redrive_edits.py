@@ -64,6 +64,8 @@ class MessageEdits:
     digits."""
 
     def __post_init__(self) -> None:
+        for one in fields(self):
+            _check_shape(one.name, getattr(self, one.name), tuple)
         for name in (*self.remove_property, *self.cast_property, *self.set_property):
             _check_name(name)
         for name, value in self.set_property.items():
@@ -121,7 +123,7 @@ class MessageEdits:
         for kind, value in values.items():
             if kind not in kinds:
                 raise WrongUse(f"unknown kind of edit {kind!r}; known: {', '.join(kinds)}")
-            _check_shape(kind, value)
+            _check_shape(kind, value, list)
         by_kind: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else dict(v) for k, v in values.items()}
         return cls(**by_kind)
 
@@ -371,10 +373,11 @@ def _check_types(what: str, types: Mapping[str, str], known: tuple[str, ...]) ->
             raise WrongUse(f"{what} {name!r} cannot be cast to {type_!r}; known types: {', '.join(known)}")
 
 
-def _check_shape(kind: str, value: object) -> None:
+def _check_shape(kind: str, value: object, sequence: type[list[str]] | type[tuple[str, ...]]) -> None:
+    """``sequence``: what names are given as; the characters of a text would be names."""
     if kind in ("remove_property", "remove_json"):
-        if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-            raise WrongUse(f"{kind} is a list of texts")
+        if not isinstance(value, sequence) or not all(isinstance(name, str) for name in value):
+            raise WrongUse(f"{kind} is a {sequence.__name__} of texts")
         return
     if not isinstance(value, Mapping):
         raise WrongUse(f"{kind} is a table: name = value")

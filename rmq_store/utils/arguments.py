@@ -20,4 +20,9 @@ def check_types(type_: type | UnionType, **arguments: object) -> None:
     for name, value in arguments.items():
         if not isinstance(value, type_) or (isinstance(value, bool) and type_ is not bool):
             words = _WORDS.get(type_) or f"of the type {getattr(type_, '__name__', type_)}"
-            raise WrongUse(f"{name} must be {words}, it is of the type {type(value).__name__}")
+            raise WrongUse(f"{name} must be {words}, it is of the type {_name_of(type(value))}")
+
+
+def _name_of(type_: type) -> str:
+    """With its module, unless it is one of Python's own: numpy has a ``bool`` too."""
+    return type_.__name__ if type_.__module__ == "builtins" else f"{type_.__module__}.{type_.__name__}"

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from rmq_store import DeadLetterFilter, Message, Store, WrongUse, consumer_group, create_store, open_store
+from rmq_store import DeadLetterFilter, Message, MessageEdits, Store, WrongUse, consumer_group, create_store, open_store
 from tests.faults.stores import FIRST_STORED_MS, write_broker
 
 Call = Callable[[Store, Path, Any], object]
@@ -62,6 +63,20 @@ CALLS: dict[str, tuple[Call, list[Any]]] = {
     "force": (lambda s, f, v: s.undo("billing", reason="r", force=v), FLAGS),
     "dry_run of an undo": (lambda s, f, v: s.undo("billing", reason="r", dry_run=v), FLAGS),
     "group of a redrive": (lambda s, f, v: s.redrive(v, LETTERS, reason="r"), GROUPS),
+    "all dead letters": (lambda s, f, v: DeadLetterFilter(all=v), FLAGS),
+    "times of dead letters": (lambda s, f, v: DeadLetterFilter(from_ms=v), NUMBERS),
+    "end of dead letters": (lambda s, f, v: DeadLetterFilter(until_ms=v), NUMBERS),
+    "topic of dead letters": (lambda s, f, v: DeadLetterFilter(original_topic=v), TEXTS),
+    "where": (lambda s, f, v: DeadLetterFilter(where=v), TEXTS),
+    "keys": (lambda s, f, v: DeadLetterFilter(keys=v), ["key", ["key"], b"key"]),
+    "places": (lambda s, f, v: DeadLetterFilter(places=v), ["abc", [("broker-a", 0, 1)]]),
+    "remove_property": (lambda s, f, v: MessageEdits(remove_property=v), ["abc", ["abc"]]),
+    "remove_json": (lambda s, f, v: MessageEdits(remove_json=v), ["/a", ["/a"]]),
+    "set_property": (lambda s, f, v: MessageEdits(set_property=v), ["a", [("a", "b")], {"a": 1}]),
+    "cast_property": (lambda s, f, v: MessageEdits(cast_property=v), ["a", [("a", "int")]]),
+    "replace_body_text": (lambda s, f, v: MessageEdits(replace_body_text=v), [5, {"a": 1}, {1: "a"}]),
+    "cast_json": (lambda s, f, v: MessageEdits(cast_json=v), ["a", [("/a", "int")]]),
+    "set_json": (lambda s, f, v: MessageEdits(set_json=v), ["a", [("/a", 1)], {1: 1}]),
     "dead_letters": (lambda s, f, v: s.redrive(GROUP, v, reason="r"), ["all", None]),
     "reason of a redrive": (lambda s, f, v: s.redrive(GROUP, LETTERS, reason=v), TEXTS),
     "to_topic": (lambda s, f, v: s.redrive(GROUP, LETTERS, reason="r", to_topic=v), TEXTS),
@@ -101,3 +116,7 @@ def test_the_error_names_the_argument_and_what_it_must_be(folder: Path) -> None:
         store.import_store(folder / "broker", None)
     with pytest.raises(WrongUse, match=r"^group must be of the type GroupSettings, it is of the type str$"):
         store.consume("billing")
+    with pytest.raises(WrongUse, match=r"^reset to False: give a time .*, an offset, 'min' or 'max'$"):
+        store.reset("billing", "Orders", False, reason="r")
+    with pytest.raises(WrongUse, match=r"^salvage must be True or False, it is of the type numpy\.bool"):
+        store.import_store(folder / "broker", "broker-b", salvage=np.bool_(True))
