@@ -178,7 +178,6 @@ SCENARIOS: dict[str, Scenario] = {
     "an undo and a delete": Scenario((UNDO, DELETE), AT_ONE),
     "two undos": Scenario((UNDO, UNDO_2), AT_ONE),
     "two attempts of a replay": Scenario((ATTEMPT, ATTEMPT_2), REPLAYED),
-    "an attempt and a reset": Scenario((ATTEMPT, reset("reset", REPLAY, "Orders", None)), REPLAYED),
     "two retentions": Scenario((RETAIN, LOSE), CONSUMED),
     "two compactions": Scenario((COMPACT, COMPACT_2), CONSUMED),
     "two vacuums": Scenario((SEND, VACUUM, VACUUM_2), ticks=(RUN_OVER,)),

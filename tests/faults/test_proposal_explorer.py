@@ -48,7 +48,6 @@ FOUND: dict[Guard, tuple[str, str]] = {
     ("undo", "begins"): ("an undo and retention", "lost"),
     ("delete", "grp"): ("a reset to the same offset and a delete", "position"),
     ("delete", "closed"): ("a client and a delete", "deleted"),
-    ("attempt", "grp"): ("an attempt and a reset", "position"),
     ("retention", "min"): ("two retentions", "lost"),
     ("retention", "off"): ("a window and loss", "position"),
     ("retention", "behind"): ("a reset and retention", "lost"),
@@ -75,9 +74,11 @@ TOGETHER: dict[Guard, tuple[str, str, str]] = {
     ("cutover", "import"): ("own", "an import and a cut-over", "owner"),
     ("cutover", "cutover"): ("own", "two cut-overs without groups", "owner"),
     ("hand-back", "cutover"): ("own", "two hand-backs without groups", "owner"),
+    ("attempt", "grp"): ("off", "two attempts of a replay", "position"),
+    ("attempt", "off"): ("grp", "two attempts of a replay", "moved"),
 }
-"""Guards that a claim covers, alone or with others: those kinds of the same proposal, the scenario that shows what goes wrong
-without all of them, and the invariant."""
+"""Guards that a claim covers, alone or with others, or one of the two of an attempt the other: those kinds of the same
+proposal, the scenario that shows what goes wrong without all of them, and the invariant."""
 
 COVERED: dict[Guard, str] = {
     (
@@ -93,7 +94,6 @@ COVERED: dict[Guard, str] = {
     ("delete", "blk"): "it is deleted whatever it is",
     ("delete", "sub"): "it is deleted whatever it is",
     ("delete", "del"): "another delete raises the epoch",
-    ("attempt", "off"): "the windows of the attempt before are complete, and operators raise the epoch",
 }
 """Guards without which nothing goes wrong, and why."""
 

@@ -264,10 +264,11 @@ def _of_rare(rows: Sequence[Row]) -> Expected:
 def _import_times(rare: Sequence[Row], stored: Sequence[Row]) -> Iterator[Finding]:
     """Brokers whose newest import was at another time than its position says: by it that import is found, and with it what the
     broker's groups have consumed. Where the position has no time, all imports are read. ``rare``: in commit order."""
-    imports = [row for row in rare if row["action"] in IMPORTS]
+    imports = [(row, json_object(row["parameters"]) or {}) for row in rare if row["action"] in IMPORTS]
     times = {
-        (row["shard"], import_id((json_object(row["parameters"]) or {})["broker_name"])): row["store_timestamp"]
-        for row in imports
+        (row["shard"], import_id(parameters["broker_name"])): row["store_timestamp"]
+        for row, parameters in imports
+        if "range" in parameters
     }
     for row in stored:
         time, recorded = row["updated_ms"], times.get((row["shard"], row["app_id"]))
