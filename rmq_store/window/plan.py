@@ -330,10 +330,10 @@ class Planner:
 
     def _is_later(self, queue: MessageQueue, where: ConsumeFromWhere) -> bool:
         """Whether the queue appeared after the group's first window. The other shards are opened only where that decides."""
-        if self._had_a_window:
-            return True
-        is_open = self.group.later_queues_start_at_min and where is not ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
-        return is_open and queue in self._newer_than_group
+        from_first = where is ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
+        if self._had_a_window or from_first or not self.group.later_queues_start_at_min:
+            return self._had_a_window
+        return queue in self._newer_than_group
 
     @cached_property
     def _newer_than_group(self) -> Collection[MessageQueue]:

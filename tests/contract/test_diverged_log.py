@@ -419,7 +419,7 @@ def test_a_log_that_is_the_one_of_an_earlier_name_is_not_called_another_brokers(
     for options in (of_newest, (*of_newest, "--continue-as", "broker-a-3", "--reason", "again")):
         answer = rmq("import-store", third, *options)
         assert answer.exit_code == 1
-        assert f"the same as what was imported as broker broker-a up to {end * SIZE}," in answer.err
+        assert f"the same as the imported log of broker broker-a up to {end * SIZE}," in answer.err
         assert "another broker. Import it" not in answer.err
     assert rmq.json("sql", "SELECT * FROM positions WHERE kind <> 'own'") == positions
 

@@ -124,9 +124,9 @@ def what_differs(common: CommonLog | None, broker_name: str) -> str:
         return "none of the imported records is in it, so this is the store of another broker. Import it with its own --broker"
     if common.broker_name != broker_name:
         return (
-            f"it is the same as what was imported as broker {common.broker_name} up to {common.end}, and none of the messages "
-            f"of {broker_name}, which continues that one elsewhere, is in it. It cannot be imported into this store: under "
-            "another broker name, what both have would be in the store twice. Import it into a new store (--root); "
+            f"it is the same as the imported log of broker {common.broker_name} up to {common.end}, and none of the messages "
+            f"of {broker_name}, which continues that log at another offset, is in it. It cannot be imported into this store: "
+            "under another broker name, what both have would be in the store twice. Import it into a new store (--root); "
             "docs/limits.md, 'A broker that lost the end of its log'"
         )
     if common.has_all:

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from rmq_store.commit.positions import ABSENT
 from rmq_store.errors import DerivedTableDamaged
+from rmq_store.lake.table.ctl_index import IS_CTL
 from rmq_store.lake.table.delta_log import LogCleaned
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.shard import Shard
@@ -47,7 +48,7 @@ def cursor_positions(shard: Shard) -> dict[str, int]:
 
 def ctl_files(commitlog: LakeTable) -> pa.Table:
     """The live ctl files of the handle, with the columns of ``LakeTable.files``."""
-    return commitlog.files(pc.field("partition.kind") == "ctl")
+    return commitlog.files(IS_CTL)
 
 
 def rows_in(files: pa.Table) -> int:

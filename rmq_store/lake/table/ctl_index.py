@@ -19,7 +19,7 @@ from rmq_store.lake.table.delta_entry import LiveFile
 from rmq_store.lake.table.live_files import LiveFiles
 from rmq_store.utils.host import uuid7_floor
 
-_IS_CTL = pc.field("partition.kind") == "ctl"
+IS_CTL = pc.field("partition.kind") == "ctl"
 _LONGEST_STATISTIC = 32
 _OF_ONE = ("commit_id", "request_id", "store_timestamp")
 """By these the file of one commit is found."""
@@ -31,7 +31,7 @@ class CtlIndex:
     def __init__(self, files: LiveFiles) -> None:
         self._files = files
         self._removals = files.removals
-        self._loaded = files.table.filter(_IS_CTL) if len(files) else files.table
+        self._loaded = files.table.filter(IS_CTL) if len(files) else files.table
         self._next = len(files.recent)
         self._rows: int = pc.sum(self._loaded.column("num_records")).as_py() or 0
         self._recent: list[LiveFile] = []

@@ -8,16 +8,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.lake.table import tables
+from rmq_store.lake.table.ctl_index import IS_CTL
 from rmq_store.lake.table.import_parameters import IMPORTS
 from rmq_store.lake.table.shard import Shard
 from rmq_store.message.message import MessageQueue
 
 _QUEUE = ["topic", "broker_name", "queue_id"]
-_OF_IMPORTS = (
-    (pc.field("partition.kind") == "ctl")
-    & (pc.field("max.action") >= min(IMPORTS))
-    & (pc.field("min.action") <= max(IMPORTS))
-)
+_OF_IMPORTS = IS_CTL & (pc.field("max.action") >= min(IMPORTS)) & (pc.field("min.action") <= max(IMPORTS))
 """The files that may have commits of these actions."""
 
 

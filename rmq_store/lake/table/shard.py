@@ -14,7 +14,7 @@ from rmq_store.commit.decide import MAX_SKEW_MS, first_day
 from rmq_store.commit.positions import Positions
 from rmq_store.errors import BadData, RmqError
 from rmq_store.lake.table import tables
-from rmq_store.lake.table.ctl_index import CtlIndex
+from rmq_store.lake.table.ctl_index import IS_CTL, CtlIndex
 from rmq_store.lake.table.delta_log import DeltaLog, NoTable
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.derived_table import DerivedTable
@@ -25,7 +25,6 @@ from rmq_store.utils.host import uuid7_floor, uuid7_ms
 SHARDS = "shards"
 """The folder with an entry for each shard."""
 ABOUT_CLAIMS = (Action.CLAIM, Action.RENEW, Action.RELEASE)
-_IS_CTL = pc.field("partition.kind") == "ctl"
 _NEWEST_FILES = 4
 
 
@@ -175,7 +174,7 @@ class Shard:
         """The commits of these actions, of any group, whose store timestamps are later than ``ms``, in commit order. By the
         statistics of the files, so that commits which a wrong clock has dated do not hide others."""
         later = pc.field("max.store_timestamp") > ms
-        several = [self.commitlog.files(_IS_CTL & later & _may_have("action", str(action))) for action in actions]
+        several = [self.commitlog.files(IS_CTL & later & _may_have("action", str(action))) for action in actions]
         paths = dict.fromkeys(path for files in several for path in files.column("path").to_pylist())
         return [ctl for ctl in self.ctls_in([*paths]) if ctl.action in actions and ctl.store_timestamp > ms]
 
@@ -245,7 +244,7 @@ class Shard:
 
     def _ctl_files_with(self, group: str, action: Action) -> pa.Table:
         """The files that may have commits of the group with that action, newest first."""
-        where = _IS_CTL & _may_have("group_name", group) & _may_have("action", str(action))
+        where = IS_CTL & _may_have("group_name", group) & _may_have("action", str(action))
         return self.commitlog.files(where).sort_by([("max.commit_id", "descending")])
 
     def ctls_in(self, paths: Sequence[str]) -> list[Ctl]:
