@@ -187,10 +187,12 @@ def positions(ask: Ask) -> Iterator[Finding]:
         yield _not_understood(row, _NO_OBJECT)
     understood = []
     for row in rare:
-        if wrong := _wrong_parameters(row):
+        read = json_object(row["parameters"])
+        wrong = _NO_OBJECT if read is None else misshaped(row["action"], read)
+        if wrong:
             yield _not_understood(row, wrong)
         else:
-            understood.append(row)
+            understood.append(row | {"parameters": read})
     for what, rows in zip(_COMPARED, compared, strict=True):
         for row in rows:
             stored_, expected_ = (_shown(row.get("app_id") or "", row[name]) for name in ("stored", "expected"))
@@ -206,11 +208,6 @@ def positions(ask: Ask) -> Iterator[Finding]:
     yield from _import_times(understood, stored)
     for row in unknown:
         yield _finding({"shard": row["shard"]}, f"{row['app_id']}: {row['value']}, of a kind that no commit sets")
-
-
-def _wrong_parameters(row: Row) -> str | None:
-    parameters = json_object(row["parameters"])
-    return _NO_OBJECT if parameters is None else misshaped(row["action"], parameters)
 
 
 def _not_understood(row: Row, what: str) -> Finding:
@@ -235,11 +232,11 @@ def _shown(app_id: str, value: int | None) -> str:
 
 
 def _of_rare(rows: Sequence[Row]) -> Expected:
-    """After imports, cut-overs, hand-backs and retention. ``rows``: in commit order."""
+    """After imports, cut-overs, hand-backs and retention. ``rows``: in commit order, their parameters read."""
     expected: Expected = {}
     before: dict[tuple[str, str], str] = {}
     for row in rows:
-        shard, parameters = row["shard"], json_object(row["parameters"]) or {}
+        shard, parameters = row["shard"], row["parameters"]
         match Action(row["action"]):
             case Action.IMPORT | Action.SALVAGE if "range" in parameters:
                 name = parameters["broker_name"]
@@ -263,12 +260,11 @@ def _of_rare(rows: Sequence[Row]) -> Expected:
 
 def _import_times(rare: Sequence[Row], stored: Sequence[Row]) -> Iterator[Finding]:
     """Brokers whose newest import was at another time than its position says: by it that import is found, and with it what the
-    broker's groups have consumed. Where the position has no time, all imports are read. ``rare``: in commit order."""
-    imports = [(row, json_object(row["parameters"]) or {}) for row in rare if row["action"] in IMPORTS]
+    broker's groups have consumed. Where the position has no time, all imports are read. ``rare``: as in ``_of_rare``."""
     times = {
-        (row["shard"], import_id(parameters["broker_name"])): row["store_timestamp"]
-        for row, parameters in imports
-        if "range" in parameters
+        (row["shard"], import_id(row["parameters"]["broker_name"])): row["store_timestamp"]
+        for row in rare
+        if row["action"] in IMPORTS and "range" in row["parameters"]
     }
     for row in stored:
         time, recorded = row["updated_ms"], times.get((row["shard"], row["app_id"]))
