@@ -8,7 +8,7 @@ window with ``max_minutes``. ``rmq_store/lake/window/dry_run.py`` reads the mess
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
@@ -328,11 +328,8 @@ class AfterCommits:
         windows = (ctl for ctl in self._windows() if ctl.group == group)
         return any((ctl.epoch or 0) >= epoch for ctl in windows) or self.shard.has_consumed(group, epoch)
 
-    def first_window_ms(self, group: str, epoch: int) -> int | None:
-        return self.shard.first_window_ms(group, epoch)
-
-    def appeared_after(self, queues: Iterable[MessageQueue], ms: int) -> Collection[MessageQueue]:
-        return self.shard.appeared_after(queues, ms)
+    def first_window(self, group: str, epoch: int) -> Ctl | None:
+        return self.shard.first_window(group, epoch)
 
     def windows_since(self, group: str | None, ms: int) -> Iterable[Ctl]:
         windows = (ctl for ctl in self._windows() if group in (None, ctl.group))

@@ -45,6 +45,13 @@ from rmq_store.window.consume_request import (
     identity_parameters,
     messages_remaining,
 )
+from rmq_store.window.first_window import (
+    STARTS_ELSEWHERE,
+    ChosenStarts,
+    first_windows,
+    starts_chosen,
+    starts_parameter,
+)
 from rmq_store.window.ranges import PlannedRange, capped_by_bytes, plan_ranges, stored_starts
 from rmq_store.window.shard_view import ShardView, observed_offsets
 from rmq_store.window.sub_version import checked_subscription, subscription_text
@@ -67,6 +74,8 @@ class Plan:
     """Per queue the offset before which the whole request ends."""
     part: int
     """The number of the window in its request, from 1."""
+    elsewhere: ChosenStarts | None = None
+    """Where the group's queues start in the other shards; None: it is not the group's first window, or that does not matter."""
     unfinished: frozenset[MessageQueue] = frozenset()
     """The queues in which the request wants more than this window takes."""
     tried: tuple[Blocked, ...] = ()
@@ -171,6 +180,7 @@ class Planner:
             ranges=ranges,
             bounds=bounds,
             part=len(parts) + 1,
+            elsewhere=self._starts_elsewhere() if before is None else before.elsewhere,
             unfinished=unfinished,
             tried=self._tried(ranges),
             idle=starts.idle,
@@ -247,8 +257,7 @@ class Planner:
         group = self.group
         if group.broadcasting:
             raise WrongUse(f"group {group.name} is broadcasting: every client gets all queues, none are shared")
-        others = [shard for shard in self.shard.others() if group.shards is None or shard.name in group.shards]
-        elsewhere = {queue for shard in others for queue in self._readable(shard, shard.positions())}
+        elsewhere = {queue for shard in self._others for queue in self._readable(shard, shard.positions())}
         allocated = allocate_by_topic(
             group.allocate_strategy.among_clients(),
             group.name,
@@ -281,22 +290,31 @@ class Planner:
         return {queue: start for queue, start in starts.items() if start.offset > self.positions.min_offset(queue)}
 
     def _first_start(self, queue: MessageQueue) -> Start:
-        """Where a queue without a committed offset begins: where the broker's group stood, else by ConsumeFromWhere
-        (RebalancePushImpl#computePullFromWhereWithException, rules 5.1).
+        """Where a queue without a committed offset begins: where the broker's group stood, else where the group's first window
+        chose, else by ConsumeFromWhere (RebalancePushImpl#computePullFromWhereWithException, rules 5.1).
 
         Raises NothingThere in the middle of an import: both would give another answer at its end.
         """
-        imported = self._incomplete_imports.get(queue.broker_name)
-        if imported is not None:
+        if not self._is_imported(queue):
             raise NothingThere(
                 f"group {self.group.name} has no offset in {queue} yet, and the import of broker {queue.broker_name} is not at "
-                f"its end: its log was imported up to {imported}. Finish the import ('rmq import-store'), and consume then"
+                f"its end: its log was imported up to {self._incomplete_imports[queue.broker_name]}. Finish the import "
+                "('rmq import-store'), and consume then"
             )
         if self._scope.from_ms is not None and queue.topic != retry_topic(self.group.name):
             return Start(self._search(queue, self._scope.from_ms), StartRule.REPLAY)
         observed = self._observed.get(queue)
         if observed is not None:
             return Start(observed, StartRule.OBSERVED)
+        if self._had_a_window or not self._is_same_in_all_shards or self._chosen is None:
+            return self._start_by_where(queue, later=self._had_a_window)
+        chosen = self._chosen.get(queue)
+        if chosen is not None:
+            return replace(chosen, offset=min(chosen.offset, self.positions.max_offset(queue)))  # in a restored store
+        return self._start_by_where(queue, later=queue not in self._chosen)
+
+    def _start_by_where(self, queue: MessageQueue, *, later: bool) -> Start:
+        """By ConsumeFromWhere. ``later``: the queue appeared after the group's first window."""
         where = ConsumeFromWhere(self.group.consume_from_where)
         state = QueueToStart(
             queue.topic,
@@ -304,7 +322,7 @@ class Planner:
             self.positions.min_offset(queue),
             self.positions.max_offset(queue),
             lake_born=queue.broker_name.startswith(self.shard.local_broker),
-            later=self._is_later(queue, where),
+            later=later,
         )
         at_timestamp = None
         if start_rule(where, state, self.group.start_switches) is StartRule.TIMESTAMP:
@@ -313,6 +331,10 @@ class Planner:
                 queue, self._now_ms - CONSUME_TIMESTAMP_BACK_MS if since_ms is None else since_ms
             )
         return compute_pull_from_where(where, state, at_timestamp, self.group.start_switches)
+
+    def _is_imported(self, queue: MessageQueue) -> bool:
+        """Whether the newest import of the queue's broker is at its end."""
+        return queue.broker_name not in self._incomplete_imports
 
     def _search(self, queue: MessageQueue, time_ms: int) -> int:
         return self.shard.search_offsets(self.positions, [queue], time_ms)[queue]
@@ -328,19 +350,41 @@ class Planner:
         epoch, deleted = self.positions.get(grp_id(name)), self.positions.get(del_id(name))
         return epoch == 0 or (epoch is not None and self.shard.has_consumed(name, deleted or 0))
 
-    def _is_later(self, queue: MessageQueue, where: ConsumeFromWhere) -> bool:
-        """Whether the queue appeared after the group's first window. The other shards are opened only where that decides."""
-        from_first = where is ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
-        if self._had_a_window or from_first or not self.group.later_queues_start_at_min:
-            return self._had_a_window
-        return queue in self._newer_than_group
+    # --- the first window of a group, in all shards ---
 
     @cached_property
-    def _newer_than_group(self) -> Collection[MessageQueue]:
-        """The queues of the group's topics that appeared after its first window in another shard. A group is one group in all
-        shards: a topic that comes to a second broker has new queues, whichever shard that broker is in."""
-        begun = [ms for shard in self.shard.others() if (ms := _begun_ms(shard, self.group.name)) is not None]
-        return self.shard.appeared_after(self._of_topics(self.positions), min(begun)) if begun else ()
+    def _others(self) -> list[ShardView]:
+        """The other shards that the group reads."""
+        shards = self.group.shards
+        return [shard for shard in self.shard.others() if shards is None or shard.name in shards]
+
+    @cached_property
+    def _is_same_in_all_shards(self) -> bool:
+        """Whether the group's first window, in whichever shard, decides where a queue starts."""
+        from_first = ConsumeFromWhere(self.group.consume_from_where) is ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
+        return not from_first and self._scope.from_ms is None and self.group.later_queues_start_at_min
+
+    @cached_property
+    def _chosen(self) -> ChosenStarts | None:
+        """What the group's first window chose for the queues of this shard; None: no other shard had a window of the group."""
+        windows = first_windows(self._others, self.group.name)
+        return starts_chosen(windows) if windows else None
+
+    def _starts_elsewhere(self) -> ChosenStarts | None:
+        """Where the group's queues start in the other shards, if this is its first window. A queue that begins at its first
+        message is left out."""
+        if self._had_a_window or not self._is_same_in_all_shards or self._chosen is not None:
+            return None
+        starts: dict[MessageQueue, Start | None] = {}
+        for shard in self._others:
+            planner = Planner(shard, self.group, self._now_ms, self._scope)
+            queues = planner._of_topics(planner.positions)
+            _, unknown = stored_starts(self.group.name, queues, planner.positions)
+            for queue in unknown:
+                start = planner._start_by_where(queue, later=False) if planner._is_imported(queue) else None
+                if start is None or start.offset > planner.positions.min_offset(queue):
+                    starts[queue] = start
+        return starts
 
     @cached_property
     def _incomplete_imports(self) -> Mapping[str, int]:
@@ -454,7 +498,8 @@ def request_parameters(
     task_ms: int | None = None,
     listener_versions: Sequence[str] = (),
 ) -> str:
-    """The ``parameters`` of the window's ctl row, as canonical JSON: those of the request, and in part 1 its bounds.
+    """The ``parameters`` of the window's ctl row, as canonical JSON: those of the request, and in part 1 its bounds. A group's
+    first window also has where its queues start in the other shards.
 
     ``keys``: the keys that a window acked, in a group that absorbs duplicates. ``task_ms``: how long its tasks took; None:
     it had none, or it was not measured. ``listener_versions``: of the listener that ran (``Listener.version``), sorted.
@@ -464,6 +509,8 @@ def request_parameters(
         parameters |= {"client_id": request.client_id, "client_ids": sort_client_ids(set(request.client_ids))}
     if plan.part == 1:
         parameters["bounds"] = [[q.topic, q.broker_name, q.queue_id, end] for q, end in sorted(plan.bounds.items())]
+    if plan.elsewhere is not None:
+        parameters[STARTS_ELSEWHERE] = starts_parameter(plan.elsewhere)
     if keys is not None:
         parameters |= key_parameters(keys)
     if task_ms is not None:
@@ -471,11 +518,3 @@ def request_parameters(
     if listener_versions:
         parameters[LISTENER_VERSION] = ",".join(listener_versions)
     return canonical_json(parameters)
-
-
-def _begun_ms(shard: ShardView, group: str) -> int | None:
-    """When the group had its first window in a shard, not counting those before a delete of the group."""
-    positions = shard.positions()
-    if positions.get(grp_id(group)) is None:
-        return None
-    return shard.first_window_ms(group, positions.get(del_id(group)) or 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from rmq_store.commit.ctl import Ctl, Observed
@@ -50,13 +50,8 @@ class ShardView(Protocol):
         """Whether a window of the group was committed in this epoch or a later one."""
         ...
 
-    def first_window_ms(self, group: str, epoch: int) -> int | None:
-        """When the group's first window in this epoch or a later one was stored, UTC ms by the store's clock; None: it had
-        none."""
-        ...
-
-    def appeared_after(self, queues: Iterable[MessageQueue], ms: int) -> Collection[MessageQueue]:
-        """Those of the queues of which an import brought the first message later than ``ms``, UTC ms by the store's clock."""
+    def first_window(self, group: str, epoch: int) -> Ctl | None:
+        """The group's first window in this epoch or a later one; None: it had none."""
         ...
 
     def windows_since(self, group: str | None, ms: int) -> Iterable[Ctl]:

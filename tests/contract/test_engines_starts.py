@@ -14,50 +14,47 @@ from rmq_store.window.consume import WindowReport
 from tests.contract.engines import story
 from tests.contract.world import ANA, BILLING, DAY, World, consumed, fail_bodies, group, orders, several
 
+LATE = group(consume_from_where=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET)
+ELSEWHERE = MessageQueue("Orders", "broker-b", 0)
+
 
 @story
 def test_the_first_window_from_the_last_offset_records_its_start(world: World) -> None:
     world.fill(orders(0), several(10))
-    late = group(consume_from_where=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET)
-    first = world.consume(late, f"{DAY}-1")
+    first = world.consume(LATE, f"{DAY}-1")
     assert (first.status, first.messages(), world.offset(orders(0))) == ("committed", 0, 10)
     assert [(c.range.begin, c.range.end, c.start_rule) for c in first.consumed] == [(10, 10, "last_offset")]
     world.fill(orders(0), several(2, first=10))
-    second = world.consume(late, f"{DAY}-2")
+    second = world.consume(LATE, f"{DAY}-2")
     assert consumed(second) == {orders(0): (10, 12)}
     assert [c.start_rule for c in second.consumed] == ["stored"]
 
 
 @story
 def test_a_queue_that_appears_later_is_read_from_its_first_message(world: World) -> None:
-    late = group(consume_from_where=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET)
     world.fill(orders(0), several(3))
-    world.consume(late, f"{DAY}-1")
+    world.consume(LATE, f"{DAY}-1")
     world.fill(orders(1), several(3, first=10), base=5)
-    report = world.consume(late, f"{DAY}-2")
+    report = world.consume(LATE, f"{DAY}-2")
     assert [(c.range.begin, c.range.end, c.start_rule) for c in report.consumed] == [(5, 8, "later_queue_from_min")]
-
-
-ELSEWHERE = MessageQueue("Orders", "broker-b", 0)
 
 
 def started_elsewhere(world: World) -> list[tuple[int, int, str]]:
     """The window of a group that begins at the last offset, in the shard broker-b."""
-    late = group(consume_from_where=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET)
     with world.in_shard("broker-b"):
-        report = world.consume(late, f"{DAY}-elsewhere")
+        report = world.consume(LATE, f"{DAY}-elsewhere")
     return [(c.range.begin, c.range.end, c.start_rule) for c in report.consumed]
 
 
 @story
 def test_a_topic_that_comes_to_a_second_broker_later_is_read_from_its_first_message_there(world: World) -> None:
-    """Each broker is a shard of its own, and its first window in that shard is not the group's first one."""
-    late = group(consume_from_where=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET)
+    """Each broker is a shard of its own, and its first window in that shard is not the group's first one. The clock of the host
+    that imports the second broker is behind that of the first window's host."""
     world.fill(orders(0), several(3))
     with world.in_shard("broker-b"):
         world.fill(MessageQueue("Refunds", "broker-b", 0), several(2))
-    world.consume(late, f"{DAY}-1")
-    world.clock.advance(1)
+    world.consume(LATE, f"{DAY}-1")
+    world.clock.advance(-40_000)
     with world.in_shard("broker-b"):
         world.fill(ELSEWHERE, several(3, first=10), base=5)
         world.fill(ELSEWHERE, several(1, first=20))
@@ -65,9 +62,39 @@ def test_a_topic_that_comes_to_a_second_broker_later_is_read_from_its_first_mess
 
 
 @story
+def test_a_queue_that_appears_elsewhere_while_the_first_window_runs_is_read_from_its_first_message(
+    world: World,
+) -> None:
+    world.fill_lake_born(0, several(2))
+
+    def listener(msgs: list[MessageExt], context: Any) -> str:
+        with world.in_shard("broker-b"):
+            world.fill(ELSEWHERE, several(4))
+        return "CONSUME_SUCCESS"
+
+    assert world.consume(LATE, f"{DAY}-1", listener).messages() == 2
+    assert started_elsewhere(world) == [(0, 4, "later_queue_from_min")]
+
+
+@story
+def test_a_topic_that_a_group_reads_later_starts_at_its_first_message_in_each_shard(world: World) -> None:
+    refunds = MessageQueue("Refunds", "broker-b", 0)
+    world.fill(orders(0), several(3))
+    world.fill(MessageQueue("Refunds", "broker-a", 0), several(2))
+    with world.in_shard("broker-b"):
+        world.fill(refunds, several(2))
+    world.consume(LATE, f"{DAY}-1")
+    last = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
+    both = group(topics=("Orders", "Refunds"), subscription_version=2, consume_from_where=last)
+    starts = [(c.range.begin, c.start_rule) for c in world.consume(both, f"{DAY}-2").consumed]
+    with world.in_shard("broker-b"):
+        starts += [(c.range.begin, c.start_rule) for c in world.consume(both, f"{DAY}-3").consumed]
+    assert starts == [(0, "later_queue_from_min"), (0, "later_queue_from_min")]
+
+
+@story
 def test_the_first_window_is_the_one_that_was_committed_first(world: World) -> None:
     """c1 has begun before c2, and takes longer than clocks may differ. A broker is imported between the two commits."""
-    late = group(consume_from_where=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET)
     for number in range(2):
         world.fill_lake_born(number, several(2))
     clients = ("c1", "c2")
@@ -76,38 +103,65 @@ def test_the_first_window_is_the_one_that_was_committed_first(world: World) -> N
     def listener(msgs: list[MessageExt], context: Any) -> str:
         if not reports:
             world.clock.advance(200_000)
-            reports.append(world.consume(late, f"{DAY}-2", client_id="c2", client_ids=clients))
+            reports.append(world.consume(LATE, f"{DAY}-2", client_id="c2", client_ids=clients))
             world.clock.advance(1)
             with world.in_shard("broker-b"):
                 world.fill(ELSEWHERE, several(4))
             world.clock.advance(1)
         return "CONSUME_SUCCESS"
 
-    reports.append(world.consume(late, f"{DAY}-1", listener, client_id="c1", client_ids=clients))
+    reports.append(world.consume(LATE, f"{DAY}-1", listener, client_id="c1", client_ids=clients))
     assert [report.messages() for report in reports] == [2, 2]
     assert [ctl.request_id for ctl in world.ctls() if ctl.action is Action.CONSUME] == [f"{DAY}-2", f"{DAY}-1"]
     assert started_elsewhere(world) == [(0, 4, "later_queue_from_min")]
 
 
 @story
-def test_a_queue_that_was_there_at_the_groups_first_window_starts_as_the_group_says_in_each_shard(world: World) -> None:
-    """The first request of a group has a window in one shard after the other."""
-    late = group(consume_from_where=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET)
+def test_the_first_window_of_a_group_chooses_where_its_queues_start_in_each_shard(world: World) -> None:
+    """The first request of a group has a window in one shard after the other: what a shard gets in between is read there."""
     world.fill(orders(0), several(3))
     with world.in_shard("broker-b"):
         world.fill(ELSEWHERE, several(4))
-    world.consume(late, f"{DAY}-1")
-    world.clock.advance(1)
+    world.consume(LATE, f"{DAY}-1")
     with world.in_shard("broker-b"):
         world.fill(ELSEWHERE, several(2, first=10))
-    assert started_elsewhere(world) == [(6, 6, "last_offset")]
+    assert started_elsewhere(world) == [(4, 6, "last_offset")]
+
+
+@story
+def test_two_first_windows_at_once_start_a_third_shard_where_both_knew_its_queue(world: World) -> None:
+    """The window in broker-a is planned before broker-c has the queue, that in broker-b after it."""
+    elsewhere = MessageQueue("Orders", "broker-c", 0)
+    world.fill_lake_born(0, several(2))
+    with world.in_shard("broker-b"):
+        world.fill(ELSEWHERE, several(4))
+
+    def listener(msgs: list[MessageExt], context: Any) -> str:
+        with world.in_shard("broker-c"):
+            world.fill(elsewhere, several(4))
+        with world.in_shard("broker-b"):
+            assert world.consume(LATE, f"{DAY}-2").status == "committed"
+        return "CONSUME_SUCCESS"
+
+    world.consume(LATE, f"{DAY}-1", listener)
+    with world.in_shard("broker-c"):
+        report = world.consume(LATE, f"{DAY}-3")
+    assert [(c.range.begin, c.range.end, c.start_rule) for c in report.consumed] == [(0, 4, "later_queue_from_min")]
+
+
+@story
+def test_a_first_window_chooses_nothing_for_shards_that_its_group_does_not_read(world: World) -> None:
+    world.fill(orders(0), several(3))
+    with world.in_shard("broker-b"):
+        world.fill(ELSEWHERE, several(4))
+    world.consume(group(consume_from_where=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET, shards=("broker-a",)), f"{DAY}-1")
+    assert started_elsewhere(world) == [(0, 4, "later_queue_from_min")]
 
 
 @story
 def test_windows_before_a_delete_of_the_group_and_those_of_other_groups_make_no_queue_later(world: World) -> None:
-    late = group(consume_from_where=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET)
     world.fill(orders(0), several(3))
-    world.consume(late, f"{DAY}-1")
+    world.consume(LATE, f"{DAY}-1")
     world.consume(group("shipping"), f"{DAY}-2")
     world.move(DeleteGroupRequest(group="billing", request_id=f"{DAY}-delete", actor=ANA, reason="gone"))
     world.clock.advance(1)
@@ -118,11 +172,10 @@ def test_windows_before_a_delete_of_the_group_and_those_of_other_groups_make_no_
 
 @story
 def test_a_reset_before_the_first_window_leaves_the_start_of_other_queues_to_the_group(world: World) -> None:
-    late = group(consume_from_where=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET)
     for number in range(3):
         world.fill(orders(number), several(4, first=10 * number))
     world.reset_to(ResetTo.OFFSET, 1, queues=(orders(0),))
-    report = world.consume(late, f"{DAY}-1")
+    report = world.consume(LATE, f"{DAY}-1")
     assert [(c.range.queue, c.range.begin, c.range.end, c.start_rule) for c in report.consumed] == [
         (orders(0), 1, 4, "stored"),
         (orders(1), 4, 4, "last_offset"),
@@ -132,12 +185,11 @@ def test_a_reset_before_the_first_window_leaves_the_start_of_other_queues_to_the
 
 @story
 def test_after_a_window_a_reset_does_not_make_it_the_first_one_again(world: World) -> None:
-    late = group(consume_from_where=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET)
     world.fill(orders(0), several(4))
-    world.consume(late, f"{DAY}-1")
+    world.consume(LATE, f"{DAY}-1")
     world.reset_to(ResetTo.MAX)
     world.fill(orders(1), several(2, first=10))
-    report = world.consume(late, f"{DAY}-2")
+    report = world.consume(LATE, f"{DAY}-2")
     assert [(c.range.queue, c.range.begin, c.start_rule) for c in report.consumed] == [
         (orders(1), 0, "later_queue_from_min")
     ]

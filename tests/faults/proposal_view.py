@@ -6,7 +6,7 @@ Nothing is stored: a segment names a file, and a file is a name.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from rmq_store.commit.ctl import Action, Ctl, Observed, Produced, replaced_files
@@ -63,10 +63,7 @@ class Snapshot:
     def has_consumed(self, group: str, epoch: int) -> bool:
         return any((c.group, c.action) == (group, Action.CONSUME) and (c.epoch or 0) >= epoch for c in self.ctls)
 
-    def first_window_ms(self, group: str, epoch: int) -> int | None:
-        raise AssertionError("there is one shard")
-
-    def appeared_after(self, queues: Iterable[MessageQueue], ms: int) -> set[MessageQueue]:
+    def first_window(self, group: str, epoch: int) -> Ctl | None:
         raise AssertionError("there is one shard")
 
     def windows_since(self, group: str | None, ms: int) -> list[Ctl]:

@@ -148,10 +148,7 @@ class Shard:
     def has_consumed(self, group: str, epoch: int) -> bool:
         return True
 
-    def first_window_ms(self, group: str, epoch: int) -> int | None:
-        raise AssertionError("there is one shard")
-
-    def appeared_after(self, queues: Iterable[MessageQueue], ms: int) -> set[MessageQueue]:
+    def first_window(self, group: str, epoch: int) -> Ctl | None:
         raise AssertionError("there is one shard")
 
     def windows_since(self, group: str | None, ms: int) -> Iterable[Ctl]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -49,10 +49,7 @@ class Shard:
     def observed(self) -> list[Observed]:
         return []
 
-    def first_window_ms(self, group: str, epoch: int) -> int | None:
-        raise AssertionError("there is one shard")
-
-    def appeared_after(self, queues: Iterable[MessageQueue], ms: int) -> set[MessageQueue]:
+    def first_window(self, group: str, epoch: int) -> Ctl | None:
         raise AssertionError("there is one shard")
 
     def windows_since(self, group: str | None, ms: int) -> list[Ctl]:

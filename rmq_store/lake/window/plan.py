@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow.compute as pc
@@ -14,7 +14,6 @@ from rmq_store.lake.read.segments import segments_of
 from rmq_store.lake.read.slice_reader import SliceReader
 from rmq_store.lake.read.time_search import search_offsets
 from rmq_store.lake.table.imports import incomplete_imports, observed
-from rmq_store.lake.table.queue_ages import appeared_after
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.message.message import MessageQueue
@@ -62,12 +61,8 @@ class ShardLookup:
     def has_consumed(self, group: str, epoch: int) -> bool:
         return self.shard.has_ctl(group, Action.CONSUME, epoch)
 
-    def first_window_ms(self, group: str, epoch: int) -> int | None:
-        first = self.shard.first_ctl(group, Action.CONSUME, epoch)
-        return None if first is None else first.store_timestamp
-
-    def appeared_after(self, queues: Iterable[MessageQueue], ms: int) -> set[MessageQueue]:
-        return appeared_after(self.shard, queues, ms)
+    def first_window(self, group: str, epoch: int) -> Ctl | None:
+        return self.shard.first_ctl(group, Action.CONSUME, epoch)
 
     def windows_since(self, group: str | None, ms: int) -> list[Ctl]:
         return self.shard.ctls_since(ms, group=group, action=Action.CONSUME)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -49,7 +49,7 @@ class MemoryShard:
 
     def __init__(self, name: str, clock: Callable[[], int], of_store: Mapping[str, MemoryShard] | None = None) -> None:
         self.name = name
-        self._of_store = of_store or {}
+        self._of_store = {} if of_store is None else of_store
         self.server_time_ms = clock
         self.on_step: Callable[[str], None] = _nothing
         self._lock = threading.Lock()
@@ -135,16 +135,10 @@ class MemoryShard:
             (ctl.group, ctl.action) == (group, Action.CONSUME) and (ctl.epoch or 0) >= epoch for ctl in self.ctls()
         )
 
-    def first_window_ms(self, group: str, epoch: int) -> int | None:
-        """When the group's first window in this epoch or a later one was stored; None: it had none."""
+    def first_window(self, group: str, epoch: int) -> Ctl | None:
+        """The group's first window in this epoch or a later one; None: it had none."""
         windows = (ctl for ctl in self.ctls() if (ctl.group, ctl.action) == (group, Action.CONSUME))
-        return next((ctl.store_timestamp for ctl in windows if (ctl.epoch or 0) >= epoch), None)
-
-    def appeared_after(self, queues: Iterable[MessageQueue], ms: int) -> set[MessageQueue]:
-        """Those of the queues of which an import brought the first message later than ``ms``."""
-        imports = [ctl for ctl in self.ctls() if ctl.action is Action.IMPORT]
-        before = {made.queue for ctl in imports if ctl.store_timestamp <= ms for made in ctl.produced}
-        return {made.queue for ctl in imports for made in ctl.produced if made.queue in queues} - before
+        return next((ctl for ctl in windows if (ctl.epoch or 0) >= epoch), None)
 
     def windows_since(self, group: str | None, ms: int) -> list[Ctl]:
         """The windows of the group (None: of all) that were made at a moment (UTC ms) or later, oldest first."""
