@@ -257,7 +257,8 @@ class Planner:
         group = self.group
         if group.broadcasting:
             raise WrongUse(f"group {group.name} is broadcasting: every client gets all queues, none are shared")
-        elsewhere = {queue for shard in self._others for queue in self._readable(shard, shard.positions())}
+        others = [shard for shard in self._others if group.shards is None or shard.name in group.shards]
+        elsewhere = {queue for shard in others for queue in self._readable(shard, shard.positions())}
         allocated = allocate_by_topic(
             group.allocate_strategy.among_clients(),
             group.name,
@@ -354,9 +355,7 @@ class Planner:
 
     @cached_property
     def _others(self) -> list[ShardView]:
-        """The other shards that the group reads."""
-        shards = self.group.shards
-        return [shard for shard in self.shard.others() if shards is None or shard.name in shards]
+        return list(self.shard.others())
 
     @cached_property
     def _is_same_in_all_shards(self) -> bool:

@@ -150,12 +150,14 @@ def test_two_first_windows_at_once_start_a_third_shard_where_both_knew_its_queue
 
 
 @story
-def test_a_first_window_chooses_nothing_for_shards_that_its_group_does_not_read(world: World) -> None:
+def test_the_first_window_also_chooses_for_shards_that_its_group_does_not_read_yet(world: World) -> None:
     world.fill(orders(0), several(3))
     with world.in_shard("broker-b"):
         world.fill(ELSEWHERE, several(4))
     world.consume(group(consume_from_where=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET, shards=("broker-a",)), f"{DAY}-1")
-    assert started_elsewhere(world) == [(0, 4, "later_queue_from_min")]
+    with world.in_shard("broker-b"):
+        world.fill(ELSEWHERE, several(2, first=10))
+    assert started_elsewhere(world) == [(4, 6, "last_offset")]
 
 
 @story
