@@ -7,7 +7,8 @@ that no such window knew appeared later. So no clock decides what was there firs
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from rmq_store.commit.ctl import Ctl
@@ -17,10 +18,18 @@ from rmq_store.message.message import MessageQueue
 from rmq_store.window.shard_view import ShardView
 
 STARTS_ELSEWHERE = "starts_elsewhere"
-"""The parameter of a group's first window: a list of ``[topic, broker_name, queue_id, offset, rule]``."""
+"""The parameter of a group's first window: a list of ``[topic, broker_name, queue_id, offset, rule, deleted]``."""
 
-ChosenStarts = Mapping[MessageQueue, Start | None]
-"""By queue where it starts; None: where ConsumeFromWhere says when its own shard's first window comes."""
+
+@dataclass(frozen=True, slots=True)
+class StartElsewhere:
+    """Where a queue of another shard starts."""
+
+    queue: MessageQueue
+    start: Start | None
+    """None: where ConsumeFromWhere says when its own shard's first window comes."""
+    deleted: int | None
+    """The group's epoch at its last delete in that shard. A later delete makes the start void."""
 
 
 def first_windows(shards: Iterable[ShardView], group: str) -> list[Ctl]:
@@ -36,26 +45,40 @@ def first_windows(shards: Iterable[ShardView], group: str) -> list[Ctl]:
     return windows
 
 
-def starts_parameter(starts: ChosenStarts) -> list[list[Any]]:
+def starts_parameter(starts: Iterable[StartElsewhere]) -> list[list[Any]]:
     """What a first window records of them."""
     return [
-        [queue.topic, queue.broker_name, queue.queue_id, *((start.offset, str(start.rule)) if start else (None, None))]
-        for queue, start in sorted(starts.items(), key=lambda item: item[0])
+        [
+            one.queue.topic,
+            one.queue.broker_name,
+            one.queue.queue_id,
+            one.start and one.start.offset,
+            one.start and str(one.start.rule),
+            one.deleted,
+        ]
+        for one in sorted(starts, key=lambda one: one.queue)
     ]
 
 
-def starts_chosen(windows: Iterable[Ctl]) -> ChosenStarts:
-    """What the first windows among these chose; several ran at once if there are several. A queue that one of them did not know
-    is left out, and of two starts the earlier one counts."""
-    records = [_recorded(rows) for window in windows if (rows := window.parameter(STARTS_ELSEWHERE)) is not None]
+def starts_chosen(windows: Iterable[Ctl], deleted: int | None) -> dict[MessageQueue, Start | None]:
+    """What the first windows among these chose for the queues of a shard. There are several if they ran at once: then a queue
+    that one of them did not know is left out, and of two starts the earlier one counts.
+
+    ``deleted``: the group's epoch at its last delete in the shard.
+    """
+    records = [
+        _recorded(rows, deleted) for window in windows if (rows := window.parameter(STARTS_ELSEWHERE)) is not None
+    ]
     queues = set.intersection(*(set(record) for record in records)) if records else set[MessageQueue]()
     return {queue: _earliest(record[queue] for record in records) for queue in queues}
 
 
-def _recorded(rows: Iterable[list[Any]]) -> dict[MessageQueue, Start | None]:
+def _recorded(rows: Iterable[list[Any]], deleted: int | None) -> dict[MessageQueue, Start | None]:
     return {
-        MessageQueue(topic, broker, queue_id): None if offset is None else Start(offset, StartRule(rule))
-        for topic, broker, queue_id, offset, rule in rows
+        MessageQueue(topic, broker, queue_id): (
+            None if offset is None or deleted_then != deleted else Start(offset, StartRule(rule))
+        )
+        for topic, broker, queue_id, offset, rule, deleted_then in rows
     }
 
 

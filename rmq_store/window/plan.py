@@ -47,7 +47,7 @@ from rmq_store.window.consume_request import (
 )
 from rmq_store.window.first_window import (
     STARTS_ELSEWHERE,
-    ChosenStarts,
+    StartElsewhere,
     first_windows,
     starts_chosen,
     starts_parameter,
@@ -74,7 +74,7 @@ class Plan:
     """Per queue the offset before which the whole request ends."""
     part: int
     """The number of the window in its request, from 1."""
-    elsewhere: ChosenStarts | None = None
+    elsewhere: tuple[StartElsewhere, ...] | None = None
     """Where the group's queues start in the other shards; None: it is not the group's first window, or that does not matter."""
     unfinished: frozenset[MessageQueue] = frozenset()
     """The queues in which the request wants more than this window takes."""
@@ -364,17 +364,17 @@ class Planner:
         return not from_first and self._scope.from_ms is None and self.group.later_queues_start_at_min
 
     @cached_property
-    def _chosen(self) -> ChosenStarts | None:
+    def _chosen(self) -> Mapping[MessageQueue, Start | None] | None:
         """What the group's first window chose for the queues of this shard; None: no other shard had a window of the group."""
         windows = first_windows(self._others, self.group.name)
-        return starts_chosen(windows) if windows else None
+        return starts_chosen(windows, self.positions.get(del_id(self.group.name))) if windows else None
 
-    def _starts_elsewhere(self) -> ChosenStarts | None:
+    def _starts_elsewhere(self) -> tuple[StartElsewhere, ...] | None:
         """Where the group's queues start in the other shards, if this is its first window. A queue that begins at its first
         message is left out."""
         if self._had_a_window or not self._is_same_in_all_shards or self._chosen is not None:
             return None
-        starts: dict[MessageQueue, Start | None] = {}
+        starts: list[StartElsewhere] = []
         for shard in self._others:
             planner = Planner(shard, self.group, self._now_ms, self._scope)
             queues = planner._of_topics(planner.positions)
@@ -382,8 +382,8 @@ class Planner:
             for queue in unknown:
                 start = planner._start_by_where(queue, later=False) if planner._is_imported(queue) else None
                 if start is None or start.offset > planner.positions.min_offset(queue):
-                    starts[queue] = start
-        return starts
+                    starts.append(StartElsewhere(queue, start, planner.positions.get(del_id(self.group.name))))
+        return tuple(starts)
 
     @cached_property
     def _incomplete_imports(self) -> Mapping[str, int]:
