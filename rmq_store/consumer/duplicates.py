@@ -2,10 +2,13 @@
 
     absorb_duplicates = { by = "UNIQ_KEY", horizon = "7d" }
 
-The key is the unique key, the whole text of KEYS, or a property; a message without a key is never absorbed. Only acks
-count: those of committed windows and earlier ones in the same window. A failure does not, so a retry is not absorbed by
-its own first delivery. For a queue only acks after the last operator's action on it count: an operator who resets a
-group wants its messages again.
+The key is the unique key, the whole text of KEYS, or a property; a message without a key is never absorbed. A unique key is
+unique over all topics. Other values are keys of their topic and rule, and the text of such a key names both
+(``Orders KEYS=1001``): two topics may number their messages alike, and another rule begins without keys.
+
+Only acks count: those of committed windows and earlier ones in the same window. A failure does not, so a retry is not
+absorbed by its own first delivery. For a queue only acks after the last operator's action on it count: an operator who
+resets a group wants its messages again.
 
 Of the messages of one window with the same key, the listener gets the first; the others wait for its answer
 (``take_turn``). ``docs/decisions/0005-duplicates.md`` says why. Both engines apply these rules.
@@ -20,12 +23,13 @@ from typing import Any
 
 from rmq_store.commit.positions import Tally, offset_hash
 from rmq_store.message.message import MessageQueue
-from rmq_store.message.message_const import MessageConst, retry_topic
+from rmq_store.message.message_const import MessageConst, first_topic, retry_topic
 from rmq_store.utils.suggestions import did_you_mean
 
 UNIQ_KEY = MessageConst.UNIQ_CLIENT_MESSAGE_ID_KEYIDX
 KEYS = MessageConst.KEYS
 _PROPERTY = "property:"
+_SIGN = "="
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _HORIZON = re.compile(r"([1-9]\d{0,8})([smhd])", re.ASCII)
 _LONGEST_MS = 366 * _UNITS_MS["d"]
@@ -36,17 +40,28 @@ class AbsorbRule:
     """Which messages are duplicates of each other."""
 
     by: str
-    """The name of the property with the key."""
+    """The name of the property with the key, without ``=``: the text of a key is read in one way only."""
     horizon_ms: int
     """How long an ack is remembered, ms."""
 
     def __post_init__(self) -> None:
-        if not self.by or not 0 < self.horizon_ms <= _LONGEST_MS:
-            raise ValueError(f"by is empty or horizon_ms is not in [1, {_LONGEST_MS}]: {self}")
+        if not self.by or _SIGN in self.by or not 0 < self.horizon_ms <= _LONGEST_MS:
+            raise ValueError(f"by is empty or has a {_SIGN!r}, or horizon_ms is not in [1, {_LONGEST_MS}]: {self}")
 
-    def key_of(self, properties: Mapping[str, str]) -> str | None:
-        """The key of a message; None if it has none or an empty one."""
-        return properties.get(self.by) or None
+    def key_of(self, topic: str, properties: Mapping[str, str]) -> str | None:
+        """The key of a message in a queue of this topic; None if it has none or an empty one. A retry copy has the key of the
+        message that failed first. ``lake/window/window_keys.py`` has the same over columns."""
+        value = properties.get(self.by)
+        if not value or self.label is None:
+            return value or None
+        return f"{first_topic(topic, properties)} {self.label}{value}"
+
+    @property
+    def label(self) -> str | None:
+        """What stands between the topic and the value in the text of a key, behind a space; None: the value is the text."""
+        if self.by == UNIQ_KEY:
+            return None
+        return f"{self.by if self.by == KEYS else _PROPERTY + self.by}{_SIGN}"
 
     @property
     def reason(self) -> str:
@@ -70,6 +85,8 @@ def absorb_rule_problems(table: Mapping[str, Any]) -> list[str]:
     is_property = isinstance(by, str) and by.startswith(_PROPERTY) and by != _PROPERTY
     if by not in (UNIQ_KEY, KEYS) and not is_property:
         problems.append(f"by must be {UNIQ_KEY}, {KEYS} or property:NAME, it is {by!r}")
+    elif _SIGN in by:
+        problems.append(f"the NAME of property:NAME has no {_SIGN!r} here, it is {by.removeprefix(_PROPERTY)!r}")
     match = _HORIZON.fullmatch(horizon) if isinstance(horizon, str) else None
     if not match or int(match[1]) * _UNITS_MS[match[2]] > _LONGEST_MS:
         problems.append(f'horizon must be a time like "90s", "12h" or "7d", at most 366 days, it is {horizon!r}')

@@ -5,6 +5,7 @@ Source: ``MessageConst``, ``MixAll``, ``TopicValidator``, ``TimerMessageStore`` 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 RETRY_GROUP_TOPIC_PREFIX: Final = "%RETRY%"
@@ -100,6 +101,13 @@ RESERVED_PROPERTY_NAMES: Final = frozenset(
 def retry_topic(group: str) -> str:
     """The group's retry topic (``MixAll.getRetryTopic``)."""
     return RETRY_GROUP_TOPIC_PREFIX + group
+
+
+def first_topic(topic: str, properties: Mapping[str, str]) -> str:
+    """The topic that a message of this topic was first delivered from: of a retry copy that of RETRY_TOPIC
+    (``DefaultMQPushConsumerImpl#resetRetryAndNamespace``, rules 10.6). ``lake/read/first_topics.py`` has it over columns."""
+    is_retry = topic.startswith(RETRY_GROUP_TOPIC_PREFIX)
+    return (properties.get(MessageConst.RETRY_TOPIC) or topic) if is_retry else topic
 
 
 def dlq_topic(group: str) -> str:

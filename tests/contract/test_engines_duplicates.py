@@ -216,6 +216,56 @@ def test_a_message_without_a_key_is_never_absorbed(world: World, by: str) -> Non
     told(world)
 
 
+@story
+def test_the_same_text_by_another_rule_is_another_key(world: World) -> None:
+    rules = [AbsorbRule(by, HOUR) for by in ("KEYS", "customer", "order", "UNIQ_KEY")]
+    for number, rule in enumerate(rules):
+        row: dict[str, Any] = {"UNIQ_KEY": f"U{number}", rule.by: "1001"}
+        world.fill(orders(0), [said(number, **row)])
+        assert counts(world.consume(group(absorb_duplicates=rule), f"{DAY}-{number}")) == {"acked": 1}
+    assert [key.key for key in world.keys("billing")] == [
+        "Orders KEYS=1001", "Orders property:customer=1001", "Orders property:order=1001", "1001",
+    ]  # fmt: skip
+    world.fill(orders(0), [said(7, KEYS="1001"), said(8, customer="1001")])
+    assert counts(world.consume(group(absorb_duplicates=rules[0]), f"{DAY}-7")) == {"acked": 1, "duplicate": 1}
+
+
+@pytest.mark.parametrize(("by", "acked"), [("KEYS", 2), ("customer", 2), ("UNIQ_KEY", 1)])
+def test_a_text_in_another_topic_is_another_key_and_a_unique_key_is_the_same(world: World, by: str, acked: int) -> None:
+    @story
+    def told(world: World) -> None:
+        once = group(topics=("Orders", "Payments"), absorb_duplicates=AbsorbRule(by, HOUR))
+        same: dict[str, Any] = {by: "1"}
+        world.fill(orders(0), [said(0, **same)])
+        world.fill(orders(0, "Payments"), [said(1, **same), said(2, **same)])
+        assert counts(world.consume(once, f"{DAY}-1")) == {"acked": acked, "duplicate": 3 - acked}
+
+    told(world)
+
+
+@pytest.mark.parametrize("by", ["KEYS", "customer"])
+def test_a_retry_has_the_key_of_the_topic_in_which_it_failed_first(world: World, by: str) -> None:
+    @story
+    def told(world: World) -> None:
+        once = group(topics=("Orders", "Payments"), absorb_duplicates=AbsorbRule(by, HOUR))
+        same: dict[str, Any] = {by: "1"}
+        world.fill(orders(0), [said(0, **same), said(9)])
+        world.fill(orders(0, "Payments"), [said(1, **same)])
+        assert counts(world.consume(once, f"{DAY}-1", fail_bodies(b"0", b"1"))) == {"retried": 2, "acked": 1}
+        world.fill(orders(0), [said(2, **same)])
+        assert counts(world.consume(once, f"{DAY}-2")) == {"acked": 1}
+        world.clock.advance(10_000)
+        world.deliver(f"{DAY}-d")
+        seen: list[bytes | None] = []
+        assert counts(world.consume(once, f"{DAY}-3", handed_over(seen))) == {"duplicate": 1, "acked": 1}
+        assert seen == [b"1"]
+        world.clock.advance(1000)
+        world.fill(orders(0, "Payments"), [said(3, **same)])
+        assert counts(world.consume(once, f"{DAY}-4")) == {"duplicate": 1}
+
+    told(world)
+
+
 @pytest.mark.parametrize("expression", ["TagA", "TagA || TagC"])
 def test_what_is_filtered_is_no_reason(world: World, expression: str) -> None:
     @story

@@ -63,7 +63,13 @@ class Group:
 
     def key_of(self, message: Stored) -> str | None:
         rule = self.settings.absorb_duplicates
-        return message.row.properties.get(rule.by) or None if rule else None
+        value = message.row.properties.get(rule.by) if rule else None
+        if not rule or not value or rule.by == "UNIQ_KEY":
+            return value or None
+        topic = message.queue.topic
+        if topic.startswith("%RETRY%"):
+            topic = message.row.properties["RETRY_TOPIC"]
+        return f"{topic} {rule.by}: {value}"
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +21,7 @@ from rmq_store.consumer.duplicates import (
 )
 from rmq_store.lake.window.duplicates import turn_of
 from rmq_store.lake.window.key_files import HashSet
-from rmq_store.lake.window.window_keys import Keys, text_hashes
+from rmq_store.lake.window.window_keys import Keys, key_texts, text_hashes
 from rmq_store.message.message import MessageQueue
 
 Q = MessageQueue("Orders", "broker-a", 0)
@@ -192,6 +193,7 @@ def test_a_rule_is_read_from_its_table(by: str, horizon: str, rule: AbsorbRule) 
         ({"by": "TAGS", "horizon": "1d"}, "by must be UNIQ_KEY, KEYS or property:NAME, it is 'TAGS'"),
         ({"by": "property:", "horizon": "1d"}, "by must be"),
         ({"by": 5, "horizon": "1d"}, "by must be"),
+        ({"by": "property:a=b", "horizon": "1d"}, "the NAME of property:NAME has no '=' here, it is 'a=b'"),
         ({"by": "KEYS", "horizon": "0d"}, "horizon must be a time like"),
         ({"by": "KEYS", "horizon": "367d"}, "horizon must be a time like"),
         ({"by": "KEYS", "horizon": 7}, "horizon must be a time like"),
@@ -207,4 +209,35 @@ def test_what_is_wrong_with_a_table_is_said(table: dict[str, object], problem: s
 
 def test_an_empty_key_is_none() -> None:
     rule = AbsorbRule("KEYS", 1)
-    assert [rule.key_of({"KEYS": "k 1"}), rule.key_of({"KEYS": ""}), rule.key_of({})] == ["k 1", None, None]
+    assert rule.key_of("Orders", {"KEYS": "k 1"}) == "Orders KEYS=k 1"
+    assert [rule.key_of("Orders", {"KEYS": ""}), rule.key_of("Orders", {})] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("by", "topic", "retry_topic", "key"),
+    [
+        ("KEYS", "Orders", None, "Orders KEYS=v=1"),
+        ("customer", "Orders", None, "Orders property:customer=v=1"),
+        ("UNIQ_KEY", "Orders", None, "v=1"),
+        ("KEYS", "%RETRY%billing", "Orders", "Orders KEYS=v=1"),
+        ("customer", "%RETRY%billing", "Orders", "Orders property:customer=v=1"),
+        ("KEYS", "%RETRY%billing", "", "%RETRY%billing KEYS=v=1"),
+        ("KEYS", "%RETRY%billing", None, "%RETRY%billing KEYS=v=1"),
+        ("KEYS", "Orders", "Payments", "Orders KEYS=v=1"),
+        ("UNIQ_KEY", "%RETRY%billing", "Orders", "v=1"),
+    ],
+)
+def test_a_key_names_its_topic_and_its_rule_unless_it_is_unique_by_itself(
+    by: str, topic: str, retry_topic: str | None, key: str
+) -> None:
+    rule = AbsorbRule(by, 1)
+    properties = {by: "v=1"} | ({} if retry_topic is None else {"RETRY_TOPIC": retry_topic})
+    assert rule.key_of(topic, properties) == key
+    several = pa.array([list(properties.items()), [("RETRY_TOPIC", "Payments")]], pa.map_(pa.string(), pa.string()))
+    texts = key_texts(rule, topic, pc.map_lookup(several, by, "last"), several if topic.startswith("%RETRY%") else None)
+    assert texts.to_pylist() == [key, None]
+
+
+def test_a_rule_by_a_name_with_an_equals_sign_is_no_rule() -> None:
+    with pytest.raises(ValueError, match="="):
+        AbsorbRule("a=b", 1)

@@ -13,8 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmq_store.lake.read.first_topics import first_topics, has_first_topics
 from rmq_store.message.message import MessageExt, MessageQueue
-from rmq_store.message.message_const import RETRY_GROUP_TOPIC_PREFIX, MessageConst
 from rmq_store.message.sys_flag import MessageSysFlag
 
 _STORED = (
@@ -62,12 +62,10 @@ class MessageColumns:
         return self._read(name)
 
     def _topics(self) -> list[str]:
-        """A retry copy shows the topic that it was first delivered from (``DefaultMQPushConsumerImpl#resetRetryAndNamespace``,
-        rules 10.6)."""
         topic = self._queue.topic
-        if not topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
+        if not has_first_topics(topic):
             return [topic] * self._batch.num_rows
-        return [first or topic for first in self.by_property(MessageConst.RETRY_TOPIC)]
+        return list(first_topics(topic, self._column("properties")).to_pylist())
 
     def by_property(self, name: str) -> list[str | None]:
         values = self._by_property.get(name)

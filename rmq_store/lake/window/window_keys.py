@@ -21,6 +21,7 @@ from rmq_store.commit.positions import Tally
 from rmq_store.consumer.duplicates import KEYS, UNIQ_KEY, AbsorbRule
 from rmq_store.consumer.pull import Slice
 from rmq_store.lake.read.filter import Mask, filter_columns, matching
+from rmq_store.lake.read.first_topics import first_topics, has_first_topics
 from rmq_store.lake.read.open_files import OpenFiles
 from rmq_store.lake.read.slice_reader import SliceReader
 from rmq_store.lake.table.evidence import hashes
@@ -160,21 +161,32 @@ def _batches(
 ) -> Iterator[tuple[pa.Array, Mask | None]]:
     """The keys of a slice's messages, and which of them count; None: all."""
     subscription = job.subscription(slice_.queue.topic)
-    column = _COLUMNS.get(rule.by, "properties")
+    topic, column = slice_.queue.topic, _COLUMNS.get(rule.by, "properties")
+    of_texts = ["properties"] if rule.label and has_first_topics(topic) else []
     void_before = job.void_before(slice_.queue)
-    columns = with_epoch([*dict.fromkeys([column, *filter_columns(subscription)])], void_before)
+    columns = with_epoch([*dict.fromkeys([column, *of_texts, *filter_columns(subscription)])], void_before)
     for _, batch in SliceReader(job.root, job.table, slice_, files).batches(columns, _ROWS_AT_ONCE):
         matches = matching(batch, subscription)
-        keys = batch.column(column)
+        values = batch.column(column)
         if column == "properties":
-            keys = pc.map_lookup(keys, rule.by, "last")
-        has_key = pc.greater(pc.binary_length(keys), 0)
+            values = pc.map_lookup(values, rule.by, "last")
+        keys = key_texts(rule, topic, values, batch.column("properties") if of_texts else None)
+        has_key = pc.greater(pc.binary_length(values), 0)
         if has_key.true_count == len(has_key) and matches is None and void_before is None:
             yield keys, None
             continue
         mask = pc.fill_null(has_key, False).to_numpy(zero_copy_only=False)
         mask = mask if matches is None else mask & matches
         yield keys, mask if void_before is None else mask & ~void_rows(batch, void_before)
+
+
+def key_texts(rule: AbsorbRule, topic: str, values: pa.Array, properties: pa.Array | None) -> pa.Array:
+    """The texts of keys (``AbsorbRule.key_of``); null where a value is null. ``values``: of the rule's property.
+    ``properties``: of the messages, None unless the topic ``has_first_topics``."""
+    if rule.label is None:
+        return values
+    topics = topic if properties is None else first_topics(topic, properties)
+    return pc.binary_join_element_wise(topics, values, f" {rule.label}")
 
 
 def keys_of(parts: Iterable[tuple[Sequence[Slice], PartKeys]]) -> Keys:

@@ -9,7 +9,7 @@ from rmq_store.commit.ctl import lake_message_id
 from rmq_store.commit.positions import Outcome, QueueRange
 from rmq_store.consumer.pull import Slice
 from rmq_store.message.message import MessageExt, MessageQueue
-from rmq_store.message.message_const import RETRY_GROUP_TOPIC_PREFIX, MessageConst
+from rmq_store.message.message_const import MessageConst, first_topic
 from rmq_store.message.properties import tags_code
 from rmq_store.message.sys_flag import MessageSysFlag
 
@@ -92,14 +92,10 @@ class Stored:
     row: MessageRow
 
     def message(self) -> MessageExt:
-        """What a listener gets; a retry copy shows the topic that it was first delivered from
-        (``DefaultMQPushConsumerImpl#resetRetryAndNamespace``, rules 10.6)."""
+        """What a listener gets."""
         row, queue, properties = self.row, self.queue, dict(self.row.properties)
-        topic = queue.topic
-        if topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
-            topic = properties.get(MessageConst.RETRY_TOPIC) or topic
         return MessageExt(
-            topic,
+            first_topic(queue.topic, properties),
             queue.broker_name,
             queue.queue_id,
             self.queue_offset,

@@ -165,7 +165,7 @@ class Run:
         for queue in sorted(slices):
             since = acks_count_since(group, queue, passes[queue], epoch)
             for message in self._matching(queue, (m for slice_ in slices[queue] for m in self.shard.read(slice_))):
-                if key := rule.key_of(message.row.properties):
+                if key := rule.key_of(queue.topic, message.row.properties):
                     keyed.append(Keyed(queue, message.queue_offset, key, since))
         return keyed
 
