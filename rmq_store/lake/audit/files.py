@@ -19,6 +19,7 @@ from rmq_store.lake.commit.derived_tables import KINDS
 from rmq_store.lake.read.open_files import end_of
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.digest_name import change_of
+from rmq_store.lake.table.live_files import widest_bounds
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.parallel import in_parallel
 from rmq_store.lake.table.shard import Shard
@@ -197,12 +198,16 @@ def _null_counts(log: pa.Table) -> dict[str, int | None]:
 
 
 def _contains(log: pa.Table, column: str, least: Any, greatest: Any) -> bool:
-    """Whether what the log says of a column of a file allows these values; it cuts long texts. Where it says nothing, a reader
-    that looks for a value may leave the file out."""
+    """Whether the log says something of a column of a file (``widest_bounds``) that allows these values; it cuts long texts.
+    Where it says nothing, a reader of another tool that looks for a value may leave the file out."""
     if f"min.{column}" not in log.column_names:
         return True
     low, high = log.column(f"min.{column}")[0].as_py(), log.column(f"max.{column}")[0].as_py()
-    return None not in (low, high) and low <= least and greatest <= high
+    if None in (low, high):
+        return False
+    lowest, highest = widest_bounds(log.schema.field(f"min.{column}").type)
+    is_said = (low != lowest or least == lowest) and (high != highest or greatest == highest)
+    return is_said and bool(low <= least and greatest <= high)
 
 
 def _is_of_its_day(log: pa.Table, bounds: Mapping[str, tuple[Any, Any]]) -> bool:

@@ -175,7 +175,7 @@ def origins_of(segments: pa.Table, origins: Mapping[MessageQueue, Numbers]) -> d
 
 def _origins(shard: Shard, engine: Engine) -> dict[MessageQueue, Numbers]:
     """The offsets of each queue that copies name, ascending. Few columns of the files that have copies are read."""
-    has_copies = pc.field("null_count.group_name") < pc.field("num_records")
+    has_copies = pc.field("min.group_name").is_valid()
     kinds = pc.field("partition.kind").cast(pa.string()).isin(pa.array(MESSAGE_KINDS))
     paths = shard.commitlog.files(kinds & has_copies).column("path").to_pylist()
     job = ContentJob(root=shard.root, table=shard.commitlog.path)

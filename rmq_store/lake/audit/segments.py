@@ -44,8 +44,9 @@ LEFT JOIN (
     ) ordered
     GROUP BY shard, file
 ) n ON n.shard = f.shard AND n.file = f.file
-WHERE f.kind = 'msg' AND (f.placed_rows IS DISTINCT FROM coalesce(n.placed, 0) OR n.breaks > 0)
+WHERE f.kind = 'msg' AND (f.placed_rows <> coalesce(n.placed, 0) OR n.breaks > 0)
 """
+"""A file whose rows the log does not say is a finding of ``files.py``."""
 
 _REPLACED = """
 SELECT f.shard, f.file, max(r.commit_id) AS commit_id FROM live_files f

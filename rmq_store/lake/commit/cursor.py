@@ -8,7 +8,6 @@ the log had, which tells the later ones without the log's entries. Stores from b
 from __future__ import annotations
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmq_store.commit.positions import ABSENT
 from rmq_store.errors import DerivedTableDamaged
@@ -22,7 +21,7 @@ COMMIT = "dispatch/commit"
 """The first half of the id of the commit at the cursor (its ms and 12 random bits) as a number. ABSENT: that
 version has no commit id, or its log entry was cleaned away."""
 COMMITS = "dispatch/commits"
-"""How many ctl rows the commit log had at the cursor."""
+"""How many ctl rows the commit log had at the cursor. ABSENT: its files do not say it, as another tool has changed the log."""
 CURSOR = (VERSION, COMMIT, COMMITS)
 
 _HALF = 16
@@ -43,17 +42,13 @@ def commits_at_cursor(table: LakeTable) -> int | None:
 def cursor_positions(shard: Shard) -> dict[str, int]:
     """What a derived table with all commits of the commit log's handle records."""
     log = shard.commitlog
-    return {VERSION: log.version, COMMIT: _commit_at(log), COMMITS: shard.ctl_index.rows}
+    rows = shard.ctl_index.rows
+    return {VERSION: log.version, COMMIT: _commit_at(log), COMMITS: ABSENT if rows is None else rows}
 
 
 def ctl_files(commitlog: LakeTable) -> pa.Table:
     """The live ctl files of the handle, with the columns of ``LakeTable.files``."""
     return commitlog.files(IS_CTL)
-
-
-def rows_in(files: pa.Table) -> int:
-    """How many rows the files have together."""
-    return pc.sum(files.column("num_records")).as_py() or 0 if files.num_rows else 0
 
 
 def _commit_at(log: LakeTable) -> int:
@@ -63,15 +58,16 @@ def _commit_at(log: LakeTable) -> int:
 
 def miscounted(shard: Shard, table: LakeTable) -> str:
     """How the number of commits in the cursor of the table's handle differs from that of the commit log, in words. "" where it
-    does not, where none is recorded, and where the log's entries after the cursor, from which it follows, are gone."""
+    does not, where one of them is not known, and where the log's entries after the cursor, from which it follows, are gone."""
     recorded, cursor, log = commits_at_cursor(table), cursor_of(table), shard.commitlog
-    if recorded is None or not 0 <= cursor <= log.version:
+    rows = shard.ctl_index.rows
+    if recorded is None or rows is None or not 0 <= cursor <= log.version:
         return ""
     try:
         later = [file for file in log.added_since(cursor) if file.data_change and file.partition["kind"] == "ctl"]
     except LogCleaned:
         return ""
-    number = shard.ctl_index.rows - sum(file.rows for file in later)
+    number = rows - sum(file.rows for file in later)
     if number == recorded:
         return ""
     return (

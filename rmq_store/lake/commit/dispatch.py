@@ -90,7 +90,7 @@ def _is_due(shard: Shard, table: LakeTable, kind: Derived) -> bool:
     refuse_other_history(shard, table)
     cursor, commits = cursor_of(table), shard.ctl_index.rows
     before = commits_at_cursor(table) if cursor >= 0 else 0
-    if before is None:  # a store of version 0.1.0
+    if before is None or commits is None:  # a store of version 0.1.0, or a log that another tool has changed
         before, commits = cursor + 1, shard.commitlog.version + 1
     return before < commits - commits % kind.every
 

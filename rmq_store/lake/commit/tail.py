@@ -20,8 +20,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.commit.ctl import Action, Ctl, replaced_files
-from rmq_store.lake.commit.cursor import commits_at_cursor, ctl_files, cursor_of, refuse_other_history, rows_in
+from rmq_store.lake.commit.cursor import commits_at_cursor, ctl_files, cursor_of, refuse_other_history
 from rmq_store.lake.commit.derived_tables import Derived
+from rmq_store.lake.table.ctl_index import rows_in
 from rmq_store.lake.table.delta_log import LogCleaned
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.shard import ABOUT_CLAIMS, Shard
@@ -96,14 +97,15 @@ def _counted(shard: Shard, table: LakeTable) -> list[Ctl] | None:
     decided before the cursor and landed after it.
     """
     recorded, files = commits_at_cursor(table), ctl_files(shard.commitlog)
-    if recorded is None:
+    in_log = rows_in(files)
+    if recorded is None or in_log is None:
         return None
-    missing, newest, rows = rows_in(files) - recorded, list[str](), 0
+    missing, newest, rows = in_log - recorded, list[str](), 0
     for file in files.sort_by([("max.commit_id", "descending")]).select(["path", "num_records"]).to_pylist():
         if rows >= missing:
             break
         newest.append(file["path"])
-        rows += file["num_records"] or 0
+        rows += file["num_records"]
     ctls = [ctl for ctl in shard.ctls_in(newest) if ctl.read_version >= cursor_of(table)]
     return ctls if len(ctls) == missing else None
 

@@ -143,7 +143,7 @@ def _sized(shard: Shard, positions: Positions, queues: Sequence[MessageQueue]) -
     """The segments of the queues. A message has its share of its file."""
     ranges = [QueueRange(queue, positions.min_offset(queue), positions.max_offset(queue)) for queue in queues]
     segments = segments_of(shard, ranges)
-    files = shard.commitlog.files(pc.field("partition.kind") == "msg")
+    files = shard.commitlog.described().filter(pc.field("partition.kind") == "msg")
     columns = ("path", "size_bytes", "num_records")
     row_bytes = {
         path: size / rows

@@ -3,8 +3,7 @@
 The files of the checkpoint from which the log was opened are filtered by their statistics; those that came since are kept in
 dictionaries, so that a process that commits for days does not become slower with each commit.
 
-A file of which the log does not say its values, as another tool may leave it, may have any: a commit that is not found is made
-again.
+A file of which the log does not say its values may have any (``LiveFiles``): a commit that is not found is made again.
 """
 
 from __future__ import annotations
@@ -25,6 +24,12 @@ _OF_ONE = ("commit_id", "request_id", "store_timestamp")
 """By these the file of one commit is found."""
 
 
+def rows_in(files: pa.Table) -> int | None:
+    """How many rows the files have together; None where the log does not say it of one of them."""
+    counts = files.column("num_records")
+    return None if counts.null_count else pc.sum(counts).as_py() or 0
+
+
 class CtlIndex:
     """The ctl files of a view of the commit log. Call ``catch_up`` after the view has moved."""
 
@@ -33,7 +38,7 @@ class CtlIndex:
         self._removals = files.removals
         self._loaded = files.table.filter(IS_CTL) if len(files) else files.table
         self._next = len(files.recent)
-        self._rows: int = pc.sum(self._loaded.column("num_records")).as_py() or 0
+        self._rows = rows_in(self._loaded)
         self._recent: list[LiveFile] = []
         self._of_commit: dict[str, list[str]] = defaultdict(list)
         self._of_request: dict[str, list[str]] = defaultdict(list)
@@ -53,8 +58,8 @@ class CtlIndex:
         self._next = len(recent)
 
     @property
-    def rows(self) -> int:
-        """How many commits the log has."""
+    def rows(self) -> int | None:
+        """How many commits the log has; None where it does not say how many a file has."""
         return self._rows
 
     def with_commit(self, first: str, last: str) -> list[str]:
@@ -89,7 +94,7 @@ class CtlIndex:
         """The files that may have a commit whose id was made at ``ms`` or later, and with these values of columns (None:
         any)."""
         floor, given = uuid7_floor(ms), {column: value for column, value in values.items() if value is not None}
-        mask = pc.fill_null(pc.greater_equal(self._loaded.column("max.commit_id"), floor), True)
+        mask = pc.greater_equal(self._loaded.column("max.commit_id"), floor)
         for column, value in given.items():
             mask = pc.and_(mask, self._may_have(column, value, value))
         paths = self._paths(mask)
@@ -103,14 +108,15 @@ class CtlIndex:
         return paths
 
     def _add(self, file: LiveFile) -> None:
-        self._rows += file.rows
+        rows = file.stats.get("numRecords")
+        self._rows = None if self._rows is None or rows is None else self._rows + rows
         self._recent.append(file)
         commit_id, request, ms = (file.stats["minValues"].get(column) for column in _OF_ONE)
         if commit_id is not None:
             self._first.add(commit_id[:16])
         most = file.stats["maxValues"].get("request_id") or ""
         is_known = None not in (commit_id, request, ms)
-        if file.rows == 1 and is_known and most.startswith(request[:_LONGEST_STATISTIC]):
+        if rows == 1 and is_known and most.startswith(request[:_LONGEST_STATISTIC]):
             self._of_commit[commit_id[:16]].append(file.path)
             self._of_request[request[:_LONGEST_STATISTIC]].append(file.path)
             self._of_time[ms].append(file.path)
@@ -120,9 +126,7 @@ class CtlIndex:
     def _may_have(self, column: str, first: str | int, last: str | int) -> pa.ChunkedArray:
         """Whether a loaded file may have a value of ``[first, last]`` (text statistics are cut to 32 characters)."""
         least, most = self._loaded.column(f"min.{column}"), self._loaded.column(f"max.{column}")
-        mask = pc.and_(pc.less_equal(least, last), pc.greater_equal(most, first))
-        has_none = pc.equal(self._loaded.column(f"null_count.{column}"), self._loaded.column("num_records"))
-        return pc.if_else(pc.is_valid(mask), mask, pc.invert(pc.fill_null(has_none, False)))
+        return pc.and_(pc.less_equal(least, last), pc.greater_equal(most, first))
 
     def _paths(self, mask: pa.ChunkedArray) -> list[str]:
         # A mask, not an expression: that starts a query engine for each of these few rows.

@@ -17,9 +17,22 @@ _WRONG_TYPES = (pa.ArrowException, AttributeError, OverflowError)
 _BOUNDS = {"min": "minValues", "max": "maxValues", "null_count": "nullCount"}
 
 
+def widest_bounds(type_: pa.DataType) -> tuple[Any, Any]:
+    """Between these are all values of a type. (None, None) for other types than whole numbers and texts, for whose bounds no
+    reader asks."""
+    if pa.types.is_integer(type_):
+        most = (1 << type_.bit_width - 1) - 1
+        return -most - 1, most
+    return ("", "\U0010ffff") if pa.types.is_string(type_) else (None, None)
+
+
 class LiveFiles:
     """The files of one version. ``table`` has a row for each: path, size_bytes, num_records, partition.*, min.*, max.*,
-    null_count.*, where * are the partition columns and the columns with statistics."""
+    null_count.*, where * are the partition columns and the columns with statistics.
+
+    A bound that the log does not say, as another tool may leave it, is the widest one, so that an expression over bounds keeps
+    the file. It is null only where all values are null.
+    """
 
     def __init__(self, columns: pa.Schema, partition_by: Sequence[str], stats: Sequence[str], log: str) -> None:
         """``columns``: of the table. ``stats``: those of them that have statistics. ``log``: the log's address, for errors."""
@@ -143,8 +156,24 @@ class LiveFiles:
                 f"({error})"
             ) from error
 
+    def _bounded(self, table: pa.Table) -> pa.Table:
+        """With the widest bounds where values are there, and the log does not say which."""
+        for name in self._stats:
+            has_values = None
+            for prefix, widest in zip(("min", "max"), widest_bounds(self._columns.field(name).type), strict=True):
+                at = self.schema.get_field_index(f"{prefix}.{name}")
+                bounds = table.column(at)
+                if not bounds.null_count:
+                    continue
+                if has_values is None:
+                    same = pc.equal(table.column(f"null_count.{name}"), table.column("num_records"))
+                    has_values = pc.invert(pc.fill_null(same, False))
+                bounds = pc.if_else(has_values, pc.coalesce(bounds, pa.scalar(widest, bounds.type)), bounds)
+                table = table.set_column(at, self.schema.field(at), bounds)
+        return table
+
     def _push(self, table: pa.Table) -> None:
-        self._levels.append(table)
+        self._levels.append(self._bounded(table))
         while len(self._levels) > 1 and self._levels[-2].num_rows <= 2 * self._levels[-1].num_rows:
             last = self._levels.pop()
             self._levels[-1] = pa.concat_tables([self._levels[-1], last]).combine_chunks()

@@ -202,7 +202,7 @@ class Shard:
         first: Ctl | None = None
         columns = (files.column(name).to_pylist() for name in ("path", "min.store_timestamp"))
         for path, oldest_ms in zip(*columns, strict=True):
-            if first is not None and (oldest_ms or 0) > first.store_timestamp:
+            if first is not None and oldest_ms > first.store_timestamp:
                 continue
             for ctl in self.ctls_in([path]):
                 is_one = (ctl.group, ctl.action) == (group, action) and (ctl.epoch or 0) >= epoch

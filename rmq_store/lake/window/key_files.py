@@ -39,7 +39,7 @@ _LEAST_BITS, _MOST_BITS = 10, 26
 
 def key_files(shard: Shard, group: str, since_ms: int) -> tuple[list[str], int]:
     """The key files that may hold keys of the group's windows made at this time (UTC ms) or later, and how many rows they have
-    in all. Keys of older windows and of other groups may be among them."""
+    in all, as far as the log says it. Keys of older windows and of other groups may be among them."""
     where = (
         (pc.field("partition.kind") == "key")
         & (pc.field("max.commit_id") >= uuid7_floor(since_ms))
@@ -47,7 +47,7 @@ def key_files(shard: Shard, group: str, since_ms: int) -> tuple[list[str], int]:
         & (pc.field("max.group_name") >= group)
     )
     files = shard.commitlog.files(where)
-    return files.column("path").to_pylist(), sum(files.column("num_records").to_pylist())
+    return files.column("path").to_pylist(), pc.sum(files.column("num_records")).as_py() or 0
 
 
 class HashSet:
