@@ -9,12 +9,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from rmq_store.commit.append import PutAnswer
 from rmq_store.commit.ctl import Action, Actor, Ctl
 from rmq_store.errors import BadData, CommitOutcomeUnknown, MissingFile, StoreUnusable, WrongUse
 from rmq_store.lake.broker.root_file_source import file_source
@@ -328,6 +331,81 @@ def test_an_endpoint_that_does_not_answer_is_named(
     assert not is_refused(caught.value)
     with pytest.raises(CommitOutcomeUnknown, match="not known whether the object was created"):
         root.create_exclusively("name", b"x")
+
+
+@contextmanager
+def answers_dated(s3_root: S3Root, date: str | None) -> Iterator[Root]:
+    """A process that has no answer yet, of a store whose answers have this header Date; None: none."""
+    root = Root.parse(s3_root.uri, s3_root.env)
+
+    def change(parsed: dict[str, Any], **_: object) -> None:
+        headers = parsed["ResponseMetadata"]["HTTPHeaders"]
+        headers.pop("date", None)
+        if date is not None:
+            headers["date"] = date
+
+    clients = [s3.client(root._options), s3.client(root._options, 1)]
+    s3._CLOCKS.clear()
+    for client in clients:
+        client.meta.events.register_first("after-call.s3", change)
+    try:
+        yield root
+    finally:
+        for client in clients:
+            client.meta.events.unregister("after-call.s3", change)
+
+
+def dated_calls(root: Root) -> dict[str, Callable[[], object]]:
+    return {
+        "time": lambda: root.server_time_ms(Host()),
+        "check": root.check_reachable,
+        "look at": lambda: root.look_at("x"),
+        "look at none": lambda: root.look_at("none"),
+        "names": lambda: root.names_in("folder"),
+    }
+
+
+@pytest.mark.parametrize("call", list(dated_calls(Root("/"))))
+@pytest.mark.parametrize(
+    ("date", "said"),
+    [
+        (None, "has no header Date"),
+        ("", "has no header Date"),
+        ("garbage", "has the header Date 'garbage', which is no time"),
+        ("2026-11-26T17:10:00Z", "which is no time"),
+        ("Thu, 26 Nov 2026 25:61:00 GMT", "which is no time"),
+    ],
+)
+def test_a_store_that_does_not_say_its_time_is_unusable(
+    s3_root: S3Root, call: str, date: str | None, said: str
+) -> None:
+    Root.parse(s3_root.uri, s3_root.env).create_exclusively("x", b"text")
+    with answers_dated(s3_root, date) as root:
+        assert root.read("x") == b"text"  # it needs no time
+        with pytest.raises(StoreUnusable, match=rf"{said}.*proxy") as caught:
+            dated_calls(root)[call]()
+        assert type(caught.value) is StoreUnusable
+
+
+def test_a_put_whose_answer_has_no_time_has_an_unknown_outcome(s3_root: S3Root) -> None:
+    """It was made: nothing may say that nothing was written."""
+    with answers_dated(s3_root, None) as root:
+        put = root.put_once("x", b"text")
+        assert (put.answer, type(put.error)) == (PutAnswer.SILENT, StoreUnusable)
+        again = root.put_once("x", b"text")
+        assert (again.answer, type(again.error)) == (PutAnswer.SILENT, StoreUnusable)
+        assert root.read("x") == b"text"
+
+
+def test_a_date_without_a_zone_is_utc(s3_root: S3Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        with answers_dated(s3_root, "Thu, 26 Nov 2026 17:10:00") as root:
+            assert root.look_at("none")[1] == 1_795_713_000_000
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 # --- lost answers ---

@@ -15,7 +15,6 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from email.utils import parsedate_to_datetime
 from functools import partial
 from pathlib import Path
 
@@ -359,8 +358,7 @@ class Root:
 
     def _s3_time_ms(self) -> int:
         with self._explained("ask for the time"):
-            headers = s3.client(self._options).head_bucket(Bucket=self._bucket)["ResponseMetadata"]["HTTPHeaders"]
-            return int(parsedate_to_datetime(headers["date"]).timestamp() * 1000)
+            return s3.time_ms(self._options, self._bucket)
 
     @property
     def _bucket(self) -> str:

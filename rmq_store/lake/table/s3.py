@@ -9,6 +9,8 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +31,7 @@ from botocore.exceptions import (
 from rmq_store.commit.append import PutAnswer
 from rmq_store.errors import CommitOutcomeUnknown, StoreUnusable
 from rmq_store.lake.table.request_counter import count_requests_of
-from rmq_store.utils.host import epoch_ms, monotonic_ms, random_name
+from rmq_store.utils.host import monotonic_ms, random_name
 from rmq_store.utils.redaction import cleaned, secret_values
 
 if TYPE_CHECKING:
@@ -59,6 +61,9 @@ READ_TIMEOUT_S = 60
 """How long a client waits for the next bytes of an answer. Tests shorten it."""
 
 _CLOCK_TRUST_MS = 60_000
+_SAY_TIME = (
+    "rmq needs the store's time, like 'Thu, 26 Nov 2026 17:10:00 GMT': correct the store, or the proxy before it"
+)
 
 _CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 _CREATED_BY = "rmq-created-by"
@@ -130,7 +135,7 @@ def client(options: Options, attempts: int = _ATTEMPTS) -> S3Client:
     refuse_cut_heads(s3)
 
     def note_time(parsed: Mapping[str, Any], **_: object) -> None:
-        if "date" in parsed.get("ResponseMetadata", {}).get("HTTPHeaders", {}):
+        with suppress(StoreUnusable):  # whoever asks for the time says what is wrong
             _CLOCKS[options] = (_date_ms(parsed), monotonic_ms())
 
     s3.meta.events.register("after-call.s3", note_time)
@@ -149,10 +154,24 @@ def recent_time_ms(options: Options) -> int | None:
     return at_ms + age_ms if age_ms < _CLOCK_TRUST_MS else None
 
 
+def time_ms(options: Options, bucket: str) -> int:
+    """The store's time, UTC ms, by a request that writes nothing."""
+    return _date_ms(client(options).head_bucket(Bucket=bucket))
+
+
 def _date_ms(answer: Mapping[str, Any]) -> int:
-    """The store's time of an answer, UTC ms."""
-    date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
-    return int(parsedate_to_datetime(date).timestamp() * 1000) if date else epoch_ms()
+    """The store's time of an answer, UTC ms, by its header Date (RFC 9110, 6.6.1). Raises StoreUnusable where it has none: by
+    another clock a claim would end too early."""
+    date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
+    if not date:
+        raise StoreUnusable(f"an answer of the store has no header Date. {_SAY_TIME}")
+    try:
+        at = parsedate_to_datetime(date)
+    except (ValueError, TypeError, OverflowError):
+        raise StoreUnusable(
+            f"an answer of the store has the header Date {date!r}, which is no time. {_SAY_TIME}"
+        ) from None
+    return int(at.replace(tzinfo=at.tzinfo or UTC).timestamp() * 1000)
 
 
 @functools.lru_cache(maxsize=8)
@@ -340,7 +359,15 @@ def _get_dated(options: Options, bucket: str, key: str) -> tuple[bytes, int]:
 
 
 def put_once(options: Options, bucket: str, key: str, content: bytes) -> tuple[PutAnswer, int, Exception | None]:
-    """One request, which is not repeated: only so an answer is an answer to it. The store's time of the answer, UTC ms."""
+    """One request, which is not repeated: only so an answer is an answer to it. The store's time of the answer, UTC ms. An
+    answer without a time is none."""
+    try:
+        return _put_once(options, bucket, key, content)
+    except StoreUnusable as error:
+        return PutAnswer.SILENT, 0, error
+
+
+def _put_once(options: Options, bucket: str, key: str, content: bytes) -> tuple[PutAnswer, int, Exception | None]:
     try:
         answer = client(options, 1).put_object(Bucket=bucket, Key=key, Body=content, IfNoneMatch="*")
         return PutAnswer.CREATED, _date_ms(answer), None
@@ -360,11 +387,11 @@ def put_once(options: Options, bucket: str, key: str, content: bytes) -> tuple[P
 def names_in(options: Options, bucket: str, folder: str, after: str) -> tuple[list[str], int]:
     """The names directly in ``folder`` (which ends with ``/``) after ``after``, sorted, and the store's time, UTC ms."""
     pages = client(options).get_paginator("list_objects_v2")
-    names, at_ms = [], None
+    names, at_ms = [], 0
     for page in pages.paginate(Bucket=bucket, Prefix=folder, Delimiter="/", StartAfter=folder + after):
         at_ms = at_ms or _date_ms(page)
         names += [item["Key"].removeprefix(folder) for item in page.get("Contents", ())]
-    return names, at_ms or epoch_ms()
+    return names, at_ms
 
 
 @RETRIES.wraps
