@@ -112,8 +112,8 @@ class MissingFile(BadData):
 class LogDamaged(BadData):
     """An entry or a checkpoint of a table's log is damaged or missing: ``facts``."""
 
-    def __init__(self, facts: str) -> None:
-        super().__init__(f"{facts}. Restore it from a backup.")
+    def __init__(self, facts: str, advice: str = "Restore it from a backup.") -> None:
+        super().__init__(f"{facts}. {advice}")
         self.facts = facts
 
 

@@ -650,6 +650,39 @@ def test_files_beside_the_entries_are_left_alone(checkpointed: Log) -> None:
     assert state(checkpointed.view) == expected
 
 
+UNREAD = [
+    f"{2:020d}.checkpoint.0000000002.0000000002.parquet",
+    f"{2:020d}.checkpoint.80a083e8-7026-4e79-81be-64bd76c43a11.parquet",
+    f"{2:020d}.checkpoint.80a083e8-7026-4e79-81be-64bd76c43a11.json",
+    f"{0:020d}.{2:020d}.compacted.json",
+]
+
+
+@pytest.mark.parametrize("kept", [3, 4], ids=["an entry is left", "no entry is left"])
+@pytest.mark.parametrize("name", UNREAD)
+def test_a_file_of_another_tool_that_took_the_place_of_entries_is_named(log: Log, name: str, kept: int) -> None:
+    log.entries([txn("a", 8)], [txn("a", 9)], [txn("a", 10)])
+    log.clean(kept)
+    (log.folder / name).write_bytes(b"x")
+    (log.folder / "_last_checkpoint").write_text(json.dumps({"version": 2, "size": 9}))
+    with pytest.raises(LogDamaged, match=f"entry {0:020d}.json is gone") as caught:
+        log.opened()
+    assert f"another tool wrote {name} in its place" in str(caught.value)
+    assert f"write {2:020d}.checkpoint.parquet, a checkpoint in one file, or restore the log" in str(caught.value)
+    with pytest.raises(LogDamaged):  # it makes no new table in its place
+        LakeTable.create(log.root, "t", SCHEMA, ["store_day"], ["n"])
+
+
+@pytest.mark.parametrize("name", UNREAD)
+def test_a_file_of_another_tool_does_not_excuse_a_later_hole(log: Log, name: str) -> None:
+    log.entries(*([txn("a", n)] for n in range(8, 13)))
+    log.checkpoint(2)
+    (log.folder / name).write_bytes(b"x")
+    log.entry(4).unlink()
+    with pytest.raises(LogDamaged, match=rf"{log.entry(4)} is missing, and later entries are there.*backup"):
+        log.opened()
+
+
 # --- a clean-up between the listing and the reading -------------------------------------------------------------------
 
 

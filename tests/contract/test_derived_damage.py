@@ -472,6 +472,13 @@ def cut_the_checkpoint(log: Path) -> None:
         entry.unlink()
 
 
+def checkpoint_in_parts(log: Path) -> None:
+    """By another tool, which has removed all entries before its end."""
+    (log / f"{int(entry_of(log, -1).stem):020d}.checkpoint.0000000001.0000000002.parquet").write_bytes(b"x")
+    for entry in log.glob("*.json"):
+        entry.unlink()
+
+
 def wrong_statistics(log: Path) -> None:
     entry = next(entry for entry in sorted(log.glob("*.json"), reverse=True) if '"add"' in entry.read_text())
     text = entry.read_text()
@@ -485,6 +492,7 @@ LOG_DAMAGES = {
     "a FIFO for an entry": lambda log: as_fifo(entry_of(log, -1)),
     "entry gone": lambda log: entry_of(log, 2).unlink(),
     "checkpoint": cut_the_checkpoint,
+    "a checkpoint in parts": checkpoint_in_parts,
     "statistics": wrong_statistics,
 }
 

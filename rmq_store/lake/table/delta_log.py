@@ -44,6 +44,9 @@ LOG_FOLDER = "_delta_log"
 LAST_CHECKPOINT = "_last_checkpoint"
 CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
 ENTRY = re.compile(r"(\d{20})\.json")
+UNREAD = re.compile(r"(?:\d{20}\.)?(\d{20})\.(?:checkpoint\.[0-9a-f.-]+\.(?:parquet|json)|compacted\.json)")
+"""What other tools write in the place of entries up to a version, and what is not read here: a checkpoint of several parts or
+of V2, and compacted entries (Delta protocol, "Checkpoints" and "Log Compaction Files")."""
 
 _MOST_ENTRIES = 10_000
 """A process that follows the log for days opens it again after so many entries, whose files would fill its memory."""
@@ -238,10 +241,12 @@ class DeltaLog:
         if not entries and view.version < 0:
             if damage:
                 raise _without_entries(damage)
+            if unread := _unread(names, 0):
+                raise self._replaced(0, *unread)
             raise NoTable(f"no table at {self._root.uri_of(self._folder.removesuffix('/' + LOG_FOLDER))}")
         if entries != list(range(view.version + 1, view.version + 1 + len(entries))):
             if last_try:
-                raise _without_entries(damage) if damage else self._hole(view.version + 1, entries)
+                raise _without_entries(damage) if damage else self._hole(view.version + 1, entries, names)
             return None
         for version, (content, answered_ms) in zip(entries, self._looked_at(entries), strict=True):
             if content is None or not is_young(at_ms, answered_ms):
@@ -249,9 +254,19 @@ class DeltaLog:
             view.apply(self._parsed(version, content))
         return view
 
-    def _hole(self, first: int, entries: Sequence[int]) -> LogDamaged:
+    def _hole(self, first: int, entries: Sequence[int], names: Sequence[str]) -> LogDamaged:
         missing = next(version for version, entry in enumerate(entries, first) if version != entry)
+        if unread := _unread(names, missing):
+            return self._replaced(missing, *unread)
         return LogDamaged(f"{self._root.uri_of(self._name(missing))} is missing, and later entries are there")
+
+    def _replaced(self, missing: int, version: int, unread: str) -> LogDamaged:
+        return LogDamaged(
+            f"{self._root.uri_of(self._folder)}: entry {entry_name(missing)} is gone, and another tool wrote {unread} in its "
+            "place, which rmq does not read",
+            f"Let that tool write {version:020d}.checkpoint.parquet, a checkpoint in one file, or restore the log from a "
+            "backup.",
+        )
 
     def _refuse_hole(self, name: str) -> LogView | None:
         raise StoreUnusable(
@@ -383,6 +398,12 @@ def _without_entries(damage: LogDamaged) -> LogDamaged:
 
 def _numbers(pattern: re.Pattern[str], names: Sequence[str]) -> list[int]:
     return sorted(int(match[1]) for name in names if (match := pattern.fullmatch(name)))
+
+
+def _unread(names: Sequence[str], version: int) -> tuple[int, str] | None:
+    """The newest file of another tool that has what the entry of this version said, and the version up to which it goes."""
+    unread = [(int(match[1]), name) for name in names if (match := UNREAD.fullmatch(name))]
+    return max((one for one in unread if one[0] >= version), default=None)
 
 
 def _only(actions: pa.Table, kind: str) -> Any:

@@ -15,7 +15,7 @@ from rmq_store.commit.positions import ABSENT
 from rmq_store.errors import BadData, DerivedTableDamaged, LogDamaged, RmqError
 from rmq_store.lake.table.checkpoint import checkpoint_of
 from rmq_store.lake.table.delta_entry import RESTART, entry_bytes, entry_name, protocol_action, remove_action
-from rmq_store.lake.table.delta_log import CHECKPOINT, ENTRY, LAST_CHECKPOINT, LOG_FOLDER
+from rmq_store.lake.table.delta_log import CHECKPOINT, ENTRY, LAST_CHECKPOINT, LOG_FOLDER, UNREAD
 from rmq_store.lake.table.delta_table import LakeTable, metadata_action
 from rmq_store.lake.table.object_store import Root
 from rmq_store.utils.host import Host
@@ -54,8 +54,8 @@ class DerivedTable(LakeTable):
         of the log gets another content. When another process is faster its table is opened. Raises as ``open``.
         """
         folder, names = f"{path}/{LOG_FOLDER}", root.names_in(f"{path}/{LOG_FOLDER}")[0]
-        numbers = (ENTRY.fullmatch(name) or CHECKPOINT.fullmatch(name) for name in names)
-        version = max((int(match[1]) for match in numbers if match), default=-1) + 1
+        matches = (pattern.fullmatch(name) for name in names for pattern in (ENTRY, CHECKPOINT, UNREAD))
+        version = max((int(match[1]) for match in matches if match), default=-1) + 1
         now_ms = host.now_ms()
         files = [name.removeprefix(f"{path}/") for name, _ in root.list(path) if not name.startswith(f"{folder}/")]
         first = [protocol_action(), metadata_action(schema, partition_by, stats)]
