@@ -56,13 +56,11 @@ from rmq_store.producer.send import SendReport
 from rmq_store.settings.settings import GroupSettings, load_group
 from rmq_store.utils.arguments import check_types
 from rmq_store.utils.host import Host
-from rmq_store.utils.times import parse_consume_timestamp, parse_time
+from rmq_store.utils.times import Time, ms_of
 from rmq_store.window.consume_request import LIVE, ConsumeRequest, Scope, only_retries
 from rmq_store.window.deliver import DeliverReport, deliver_all
 from rmq_store.window.dry_run import ConsumePlan
 from rmq_store.window.range_notes import until_notes
-
-Time = datetime | int
 
 
 def create_store(root: str | os.PathLike[str], *, levels: str | None = None, actor: str | None = None) -> Store:
@@ -303,7 +301,7 @@ class Store:
         return ConsumeRequest(
             request_id_of(request_id, "consume", self.host),
             self.actor,
-            until_ms=None if until is None else _ms(until),
+            until_ms=None if until is None else ms_of(until),
             max_messages=max_messages,
         )
 
@@ -331,9 +329,9 @@ class Store:
         check_types(GroupSettings, group=group)
         check_types(str, topic=topic)
         check_types(str | None, request_id=request_id)
-        until_ms = None if until is None else _ms(until)
+        until_ms = None if until is None else ms_of(until)
         request = ConsumeRequest(request_id_of(request_id, "replay", self.host), self.actor, until_ms=until_ms)
-        return as_replay(group, topic, _ms(since), request)
+        return as_replay(group, topic, ms_of(since), request)
 
     def deliver(self, *, now: Time | None = None, request_id: str | None = None) -> list[DeliverReport]:
         """Deliver the retries and delayed messages that are due; a report per commit, at least one per shard.
@@ -343,7 +341,7 @@ class Store:
         check_types(str | None, request_id=request_id)
         id_ = request_id_of(request_id, "deliver", self.host)
         deliver_in = partial(
-            deliver, self.lake, actor=self.actor, host=self.host, now_ms=None if now is None else _ms(now)
+            deliver, self.lake, actor=self.actor, host=self.host, now_ms=None if now is None else ms_of(now)
         )
         return [report for shard in self.lake.shards() for report in deliver_all(id_, partial(deliver_in, shard))]
 
@@ -531,18 +529,9 @@ def _of_replay(group: GroupSettings, name: str) -> tuple[GroupSettings, Scope]:
     return replace(group, name=name), Scope(retries_only=True)
 
 
-def _ms(time: Time) -> int:
-    """Epoch ms. Raises WrongUse for a ``datetime`` without a zone, for seconds (see ``parse_time``) and for other types."""
-    if isinstance(time, datetime):
-        return parse_consume_timestamp(time)
-    if isinstance(time, bool) or not isinstance(time, int):
-        raise WrongUse(f"invalid time {time!r}: give a datetime with a zone, or epoch milliseconds")
-    return parse_time(str(time))
-
-
 def _target(to: datetime | int | str) -> tuple[ResetTo, int | None]:
     if isinstance(to, datetime):
-        return ResetTo.TIME, _ms(to)
+        return ResetTo.TIME, ms_of(to)
     if isinstance(to, int) and not isinstance(to, bool):
         return ResetTo.OFFSET, to
     if to in (ResetTo.MIN, ResetTo.MAX):

@@ -28,7 +28,7 @@ from rmq_store.message.sys_flag import MAX_BODY_BYTES
 from rmq_store.settings.settings_values import ENGINES
 from rmq_store.utils.numbers import whole_number
 from rmq_store.utils.suggestions import did_you_mean, listed
-from rmq_store.utils.times import format_time, parse_time
+from rmq_store.utils.times import format_time, ms_of, parse_time
 from rmq_store.window.consume_request import ConsumeRequest
 
 _ON_THEIR_OWN = ("scheduled", "asset_triggered")
@@ -374,7 +374,7 @@ def _time(params: Mapping[str, Any], name: str) -> int | None:
     if given is None or given == "":
         return None
     try:
-        return parse_time(str(given))
+        return parse_time(given) if isinstance(given, str) else ms_of(given)
     except WrongUse as error:
         raise WrongUse(f"{name}: {error}") from error
 

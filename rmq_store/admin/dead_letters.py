@@ -20,7 +20,7 @@ from rmq_store.filter.subscription import whole_selector
 from rmq_store.message.message import MessageQueue
 from rmq_store.utils.arguments import check_types
 from rmq_store.utils.suggestions import did_you_mean, listed
-from rmq_store.utils.times import format_time
+from rmq_store.utils.times import Time, format_time, ms_of
 
 COLUMNS = (
     "topic", "broker_name", "queue_id", "queue_offset", "cause", "attempt", "original_topic",
@@ -44,10 +44,10 @@ class Place(NamedTuple):
 class DeadLetterFilter:
     """Which dead letters are taken: those that match every given condition, or ``all``."""
 
-    from_ms: int | None = None
-    """Dead-lettered at or after this time (UTC ms)."""
-    until_ms: int | None = None
-    """Dead-lettered before this time (UTC ms)."""
+    from_ms: Time | None = None
+    """Dead-lettered at or after this time."""
+    until_ms: Time | None = None
+    """Dead-lettered before this time."""
     original_topic: str | None = None
     """The topic in which the message was first read."""
     keys: frozenset[str] = frozenset()
@@ -62,7 +62,6 @@ class DeadLetterFilter:
 
     def __post_init__(self) -> None:
         check_types(bool, all=self.all)
-        check_types(int | None, from_ms=self.from_ms, until_ms=self.until_ms)
         check_types(str | None, original_topic=self.original_topic, where=self.where)
         check_types(frozenset, keys=self.keys)
         check_types(tuple, places=self.places)
@@ -79,9 +78,16 @@ class DeadLetterFilter:
             )
         if self.where is not None:
             object.__setattr__(self, "_tree", _checked(self.where))
-        if self.from_ms is not None and self.until_ms is not None and self.until_ms <= self.from_ms:
-            span = f"{format_time(self.from_ms)} to {format_time(self.until_ms)}"
+        begin, end = self.times
+        if begin is not None and end is not None and end <= begin:
+            span = f"{format_time(begin)} to {format_time(end)}"
             raise WrongUse(f"empty time range {span}: --until must be later than --from")
+
+    @property
+    def times(self) -> tuple[int | None, int | None]:
+        """``from_ms`` and ``until_ms`` in UTC ms."""
+        begin, end = (None if time is None else ms_of(time) for time in (self.from_ms, self.until_ms))
+        return begin, end
 
     @property
     def needs_properties(self) -> bool:
@@ -110,7 +116,8 @@ class DeadLetterFilter:
 
     def parameters(self) -> dict[str, Any]:
         """The given conditions, for the ctl row."""
-        values: dict[str, Any] = {"from_ms": self.from_ms, "until_ms": self.until_ms}
+        begin, end = self.times
+        values: dict[str, Any] = {"from_ms": begin, "until_ms": end}
         values |= {"original_topic": self.original_topic, "where": self.where}
         lists = {"keys": sorted(self.keys), "letters": [list(place) for place in sorted(self.places)]}
         return {name: value for name, value in (values | lists).items() if value not in (None, [])}

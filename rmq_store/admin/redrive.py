@@ -266,11 +266,12 @@ def plan_redrive(
     # What is dead-lettered after the request has begun is not part of it.
     bounds = bounds_of(parts[0]) if parts else {queue: positions.max_offset(queue) for queue in queues}
     spans = {queue: (positions.min_offset(queue), bounds[queue]) for queue in queues if queue in bounds}
-    if conditions.from_ms is not None:
-        first = shard.search_offsets(positions, list(spans), conditions.from_ms)
+    begin_ms, end_ms = conditions.times
+    if begin_ms is not None:
+        first = shard.search_offsets(positions, list(spans), begin_ms)
         spans = {queue: (max(begin, first[queue]), end) for queue, (begin, end) in spans.items()}
-    if conditions.until_ms is not None:
-        last = shard.search_offsets(positions, list(spans), conditions.until_ms)
+    if end_ms is not None:
+        last = shard.search_offsets(positions, list(spans), end_ms)
         spans = {queue: (begin, min(end, last[queue])) for queue, (begin, end) in spans.items()}
     for broker_name, queue_id, end in (place for part in parts for place in part.parameter("examined") or ()):
         queue = MessageQueue(dlq_topic(request.group), broker_name, queue_id)

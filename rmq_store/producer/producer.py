@@ -6,6 +6,7 @@ Nothing is sent here: ``send.py`` makes a commit of it. Differences from a broke
   text
 - a tag with ``||`` is refused, because no subscription can select it
 - a message has at most one delay; of several a broker uses the level
+- a time of delivery in seconds since 1970 is refused; a broker delivers such a message at once
 - retry topics, dead-letter topics and RocketMQ's own topics are refused; a broker allows some of them
 """
 
@@ -30,6 +31,7 @@ from rmq_store.message.message_const import (
 )
 from rmq_store.message.properties import check_user_property, tags_code
 from rmq_store.message.validators import check_body, check_properties, check_topic, is_system_topic, may_be_sent_to
+from rmq_store.utils.times import Time, ms_of
 
 DEFAULT_TOPIC_QUEUE_NUMS = 4
 """Queues of a new topic: ``DefaultMQProducer#defaultTopicQueueNums``; the broker allows 8."""
@@ -66,11 +68,16 @@ class Message:
     """0 or below: no delay; a level above the highest means the highest."""
     delay_ms: int | None = None
     """Up to three days; 0 or below: no delay."""
-    deliver_at: int | None = None
-    """UTC ms, up to three days ahead; a time in the past means no delay."""
+    deliver_at: Time | None = None
+    """Up to three days ahead; a time in the past means no delay."""
     queue_id: int | None = None
     sharding_key: str | None = None
     """Messages with one key go to one queue and keep their order."""
+
+    @property
+    def deliver_at_ms(self) -> int | None:
+        """``deliver_at`` in UTC ms. Raises WrongUse as ``ms_of`` does."""
+        return None if self.deliver_at is None else ms_of(self.deliver_at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +267,7 @@ def stored_properties(message: Message, unique_key: str) -> dict[str, str]:
     if message.delay_ms is not None:
         properties[MessageConst.TIMER_DELAY_MS] = str(message.delay_ms)
     if message.deliver_at is not None:
-        properties[MessageConst.TIMER_DELIVER_MS] = str(message.deliver_at)
+        properties[MessageConst.TIMER_DELIVER_MS] = str(message.deliver_at_ms)
     properties[MessageConst.WAIT_STORE_MSG_OK] = "true"
     properties[MessageConst.UNIQ_CLIENT_MESSAGE_ID_KEYIDX] = unique_key
     return properties

@@ -144,7 +144,7 @@ def digest(messages: Sequence[Message]) -> str:
     hash_ = hashlib.sha256()
     for m in messages:
         facts = (m.topic, m.tags, m.keys, sorted(m.properties.items()), m.delay_level, m.queue_id, m.sharding_key)
-        delay = {"delay_ms": m.delay_ms, "deliver_at": m.deliver_at}
+        delay = {"delay_ms": m.delay_ms, "deliver_at": m.deliver_at_ms}
         delays = [delay] if delay != _NO_DELAY else []  # so the digests of older versions stay the same
         hash_.update(json.dumps([*facts, len(m.body), *delays]).encode())
         hash_.update(m.body)

@@ -6,7 +6,8 @@ A time is one of
 - ISO 8601 with a zone, or RocketMQ's ``yyyyMMddHHmmss`` with a zone (``parse_consume_timestamp``).
 
 A time without a zone is refused, because it does not say which clock it is from. So are ten digits, which are seconds:
-as milliseconds they would mean January 1970, and a replay from there would be a replay of everything.
+as milliseconds they would mean January 1970, and a replay from there would be a replay of everything. The same holds for
+times from Python (``ms_of``).
 """
 
 from __future__ import annotations
@@ -49,6 +50,9 @@ TIME_PATTERN = rf"^\s*(?:{_MILLISECONDS}|{TIMESTAMP_PATTERN})\s*$"
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
+Time = datetime | int
+"""A time from Python: a ``datetime`` with a zone, or epoch milliseconds."""
+
 
 def parse_time(text: str) -> int:
     """A time in epoch ms. Raises WrongUse, which says what is wrong and how to write it."""
@@ -63,6 +67,18 @@ def parse_time(text: str) -> int:
     if value is None or abs(value) > _LONG_MAX:
         raise WrongUse(f"invalid time: {stripped:.40} does not fit into 64-bit milliseconds")
     return value
+
+
+def ms_of(time: Time) -> int:
+    """A time from Python in epoch ms. Raises WrongUse for a ``datetime`` without a zone, for a number that ``parse_time``
+    refuses, such as seconds, and for other types."""
+    if isinstance(time, datetime):
+        return parse_consume_timestamp(time)
+    if isinstance(time, bool) or not isinstance(time, int):
+        raise WrongUse(f"invalid time {time!r}: give a datetime with a zone, or epoch milliseconds")
+    if abs(time) > _LONG_MAX:  # of very many digits Python makes no text
+        raise WrongUse("invalid time: the number does not fit into 64-bit milliseconds")
+    return parse_time(str(time))
 
 
 def parse_consume_timestamp(value: str | datetime) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
@@ -45,6 +46,7 @@ ACCEPTED = {
     "a level below zero": {"delay_level": -2},
     "the longest delay": {"delay_ms": 3 * DAY_MS},
     "a moment that is over": {"deliver_at": NOON - 1},
+    "a moment with a zone": {"deliver_at": datetime(2024, 6, 4, tzinfo=UTC)},
     "a level below zero with a delay": {"delay_level": -1, "deliver_at": NOON + 1},
     "a name that is free for users": {"properties": {"__SHARDINGKEY": "s"}},
 }
@@ -74,7 +76,9 @@ REFUSED = {
     "Property<TIMER_DELAY_MS> is used by system": {"properties": {"TIMER_DELAY_MS": "5000"}},
     "a delay of 259201 s is too long, the maximum is 3 days": {"delay_ms": 3 * DAY_MS + 1000},
     "a delay of 345600 s is too long, the maximum is 3 days": {"deliver_at": NOON + 4 * DAY_MS},
-    "TIMER_DELIVER_MS must be a whole number": {"deliver_at": 10**400 - 1},
+    "does not fit into 64-bit milliseconds": {"deliver_at": 10**5000},
+    "the time 1717416000 looks like seconds": {"deliver_at": NOON // 1000},
+    "has no zone": {"deliver_at": datetime.fromisoformat("2024-06-04")},
     "a queue or a sharding key": {"queue_id": 0, "sharding_key": "s"},
     "queue -1 does not exist": {"queue_id": -1},
     "the sharding key is empty": {"sharding_key": ""},
@@ -145,6 +149,7 @@ def test_a_message_that_waits_says_where_it_belongs() -> None:
     ("said", "stored"),
     [
         ({"delay_ms": 7000}, {"TIMER_DELAY_MS": "7000"}),
+        ({"deliver_at": datetime(2024, 6, 3, 12, 0, 7, tzinfo=UTC)}, {"TIMER_DELIVER_MS": str(NOON + 7000)}),
         ({"deliver_at": NOON + 7000}, {"TIMER_DELIVER_MS": str(NOON + 7000)}),
         ({"properties": {"TIMER_DELAY_SEC": "7"}}, {"TIMER_DELAY_SEC": "7"}),
     ],
@@ -178,6 +183,8 @@ def test_the_digest_of_messages_without_a_timer_stays_as_it_was_so_that_requests
     said = message(tags="new", keys=("k",), properties={"region": "eu"}, delay_level=3, sharding_key="s")
     assert digest([said]) == "96c876ed6215f35abed4aae271d90ede3bf2e4e05c4fb9800a4563cfbca5ee86"
     assert len({digest([message(**how)]) for how in ({}, {"delay_ms": 5}, {"deliver_at": 5}, {"delay_ms": 6})}) == 4
+    same: list[dict[str, Any]] = [{"deliver_at": NOON}, {"deliver_at": datetime(2024, 6, 3, 12, tzinfo=UTC)}]
+    assert len({digest([message(**how)]) for how in same}) == 1
 
 
 # --- ids -------------------------------------------------------------------------------------------------------------
@@ -221,6 +228,11 @@ def test_a_line_says_how_long_a_message_waits_or_until_when() -> None:
         [Message("Orders", b"x", delay_ms=1500), Message("Orders", b"y", deliver_at=NOON + 9000)],
         [],
     )
+
+
+def test_a_line_whose_time_is_in_seconds_is_a_problem_and_not_sent_at_once() -> None:
+    ((number, problem),) = read_lines(b'{"body": "y", "deliver_at": 1795800000}', NOON, "Orders").problems
+    assert (number, "the time 1795800000 looks like seconds" in problem) == (1, True)
 
 
 def test_problems_are_told_with_their_lines() -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from itertools import pairwise
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +16,7 @@ from rmq_store.admin.dead_letters import DeadLetterFilter, Place
 from rmq_store.admin.redrive import RedriveRequest, plan_redrive
 from rmq_store.commit.ctl import Action, Actor, Consumed, Ctl, Observed
 from rmq_store.commit.positions import Positions, QueueRange, max_id, min_id
+from rmq_store.errors import WrongUse
 from rmq_store.message.message import MessageQueue
 from rmq_store.utils.offset_ranges import runs
 
@@ -90,6 +94,19 @@ def test_runs_hold_each_offset_once_and_do_not_touch(offsets: frozenset[int]) ->
     pieces = runs(sorted(offsets))
     assert [offset for begin, end in pieces for offset in range(begin, end)] == sorted(offsets)
     assert all(first[1] < second[0] for first, second in pairwise(pieces))
+
+
+@pytest.mark.parametrize("name", ["from_ms", "until_ms"])
+def test_a_time_of_a_filter_in_seconds_is_refused_since_it_would_be_in_1970(name: str) -> None:
+    times: dict[str, Any] = {name: 1_795_000_000}
+    with pytest.raises(WrongUse, match="the time 1795000000 looks like seconds"):
+        DeadLetterFilter(**times)
+
+
+def test_a_time_of_a_filter_may_be_a_datetime_with_a_zone() -> None:
+    letters = DeadLetterFilter(from_ms=datetime(1970, 1, 1, 0, 0, 0, 10_000, tzinfo=UTC), until_ms=20)
+    assert waiting(letters, []) == list(range(10, 20))
+    assert letters.parameters() == {"from_ms": 10, "until_ms": 20}
 
 
 def test_keys_are_told_apart_by_spaces_and_by_nothing_else_as_in_the_index() -> None:

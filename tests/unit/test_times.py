@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq_store.errors import WrongUse
-from rmq_store.utils.times import TIME_PATTERN, format_time, parse_duration, parse_time
+from rmq_store.utils.times import TIME_PATTERN, format_time, ms_of, parse_duration, parse_time
 
 FEBRUARY_29_MS = 1_709_222_399_000
 """2024-02-29T15:59:59Z."""
@@ -70,6 +72,35 @@ def test_what_python_would_read_by_guessing_is_refused(text: str) -> None:
 
 def test_thirteen_digits_below_0_are_milliseconds_and_no_date() -> None:
     assert parse_time("-1709222399000") == -1_709_222_399_000
+
+
+@pytest.mark.parametrize("time", [datetime(2024, 2, 29, 15, 59, 59, tzinfo=UTC), FEBRUARY_29_MS])
+def test_a_time_from_python_is_a_datetime_with_a_zone_or_milliseconds(time: Any) -> None:
+    assert ms_of(time) == FEBRUARY_29_MS
+
+
+@pytest.mark.parametrize(
+    ("time", "says"),
+    [
+        (1_709_222_399, r"looks like seconds: .*three digits more \(1709222399000\)"),
+        (20_240_229_155_959, "has no zone"),
+        (datetime.fromisoformat("2024-02-29"), "has no zone"),
+        (2**63, "does not fit into 64-bit milliseconds"),
+        (-(10**400), "does not fit into 64-bit milliseconds"),
+        (True, "invalid time True: give a datetime with a zone, or epoch milliseconds"),
+        (1.5e12, "invalid time"),
+        ("2024-02-29T15:59:59Z", "invalid time"),
+        (None, "invalid time"),
+    ],
+)
+def test_what_is_no_time_of_python_is_refused(time: Any, says: str) -> None:
+    with pytest.raises(WrongUse, match=says):
+        ms_of(time)
+
+
+def test_a_number_of_which_python_makes_no_text_is_refused_too() -> None:
+    with pytest.raises(WrongUse, match="does not fit into 64-bit milliseconds"):
+        ms_of(10**5000)
 
 
 @st.composite
