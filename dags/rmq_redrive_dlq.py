@@ -17,8 +17,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow.sdk import Param
-
 from rmq_store.airflow.dags import (
     LONG,
     LONGEST_RUN,
@@ -52,24 +50,24 @@ PARAMS = {
     "original_topic": optional(
         "Original topic", "Only messages that the group first read from this topic.", suggested=suggested.topics
     ),
-    "keys": Param(
-        [],
-        type="array",
+    "keys": optional(
+        "Keys",
+        "Only messages with one of these keys or unique keys.",
+        kind="array",
         items={"type": "string", "minLength": 1},
-        title="Keys",
-        description="Only messages with one of these keys or unique keys.",
+        minItems=1,
     ),
     "where": optional(
         "Where",
         "Only messages for which this expression of RocketMQ's SQL92 filter is true, over their properties and, with an "
         "underscore before them, columns of the view dead_letters: region = 'eu' AND _cause = 'timeout'.",
     ),
-    "letters": Param(
-        [],
-        type="array",
+    "letters": optional(
+        "Dead letters",
+        "BROKER:QUEUE:OFFSET, such as lake-broker-a:0:17, from the view dead_letters.",
+        kind="array",
         items={"type": "string", "pattern": "^.+:[0-9]+:[0-9]+$"},
-        title="Dead letters",
-        description="BROKER:QUEUE:OFFSET, such as lake-broker-a:0:17, from the view dead_letters.",
+        minItems=1,
     ),
     "limit": optional(
         "Limit", "Send at most this many dead letters from each shard, oldest first.", kind="integer", minimum=1

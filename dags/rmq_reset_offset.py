@@ -28,12 +28,12 @@ PARAMS = {
     "to": Param("time", type="string", enum=["time", "offset", "min", "max"], title="To"),
     "time": moment("Time", "For 'time': the group continues with the first message stored at or after it."),
     "offset": optional("Offset", "For 'offset': the new offset of every queue.", kind="integer", minimum=0),
-    "queues": Param(
-        [],
-        type="array",
+    "queues": optional(
+        "Queues",
+        "BROKER:QUEUE, such as broker-a:0. Default: all queues of the topic.",
+        kind="array",
         items={"type": "string", "pattern": "^.+:[0-9]+$"},
-        title="Queues",
-        description="BROKER:QUEUE, such as broker-a:0. Default: all queues of the topic.",
+        minItems=1,
     ),
     "reason": needed("Reason", "Recorded permanently in the offset history."),
     "dry_run": switch("Dry run", "Only show what would move.", default=True),

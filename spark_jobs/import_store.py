@@ -54,7 +54,7 @@ def _import(chosen: argparse.Namespace, request_id: str, host: Host) -> dict[str
     with engines_of("import-store", chosen.engine, host, SparkSettings()) as engines:
         request = ImportRequest(
             broker_name=chosen.broker,
-            shard_name=chosen.shard or chosen.broker,
+            shard_name=chosen.broker if chosen.shard is None else chosen.shard,
             request_id=request_id,
             actor=actor_of(),
             salvage=chosen.salvage,

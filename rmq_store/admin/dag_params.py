@@ -26,6 +26,7 @@ from rmq_store.errors import WrongUse
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.sys_flag import MAX_BODY_BYTES
 from rmq_store.settings.settings_values import ENGINES
+from rmq_store.utils.arguments import check_characters, check_types, items_of
 from rmq_store.utils.numbers import whole_number
 from rmq_store.utils.suggestions import did_you_mean, listed
 from rmq_store.utils.times import format_time, ms_of, parse_time
@@ -151,8 +152,8 @@ def consume_request(run: Run, params: Mapping[str, Any]) -> ConsumeRequest:
         until_ms=until.ms,
         max_messages=_count(params, "max_messages"),
         parameters={"until_rule": until.rule},
-        client_id=(params.get("client") or "").strip() or None,
-        client_ids=client_ids_of(params.get("clients")),
+        client_id=_optional_text(params, "client"),
+        client_ids=client_ids_of(_optional_text(params, "clients")),
     )
 
 
@@ -169,14 +170,14 @@ def interval_replay(run: Run, params: Mapping[str, Any]) -> IntervalReplay:
         actor=run.actor,
         from_ms=_ms(run.data_interval_start),
         until_ms=_ms(run.data_interval_end),
-        reprocess=(params.get("reprocess") or "").strip(),
+        reprocess=_optional_text(params, "reprocess") or "",
     )
 
 
 def reset_request(run: Run, params: Mapping[str, Any]) -> ResetRequest:
     """A reset of a group's offsets of one topic, from ``group, topic, to, time, offset, queues, reason, dry_run``.
 
-    ``queues``: ``["broker-a:0"]``, empty: all. A reset is a dry run unless ``dry_run`` is false. Raises WrongUse.
+    ``queues``: ``["broker-a:0"]``, None: all. A reset is a dry run unless ``dry_run`` is false. Raises WrongUse.
     """
     to = _text(params, "to")
     if to not in list(ResetTo):
@@ -196,7 +197,7 @@ def reset_request(run: Run, params: Mapping[str, Any]) -> ResetRequest:
         actor=run.actor,
         reason=_text(params, "reason"),
         value=values.get(ResetTo(to)),
-        queues=tuple(_queue(topic, text) for text in params.get("queues") or ()),
+        queues=tuple(_queue(topic, text) for text in _texts(params, "queues") or ()),
         dry_run=params.get("dry_run") is not False,
     )
 
@@ -219,7 +220,7 @@ class UndoParams:
         return cls(
             group=_text(params, "group"),
             reason=_text(params, "reason"),
-            shard=(params.get("shard") or "").strip() or None,
+            shard=_optional_text(params, "shard"),
             force=params.get("force") is True,
             dry_run=params.get("dry_run") is not False,
         )
@@ -232,21 +233,22 @@ def redrive_request(run: Run, params: Mapping[str, Any]) -> RedriveRequest:
     ``letters``: ``["lake-broker-a:0:17"]``. ``edits``: a text of JSON, or an object. A redrive is a dry run unless ``dry_run``
     is false. Raises WrongUse.
     """
+    keys, letters = _texts(params, "keys"), _texts(params, "letters")
     return RedriveRequest(
         group=_text(params, "group"),
         dead_letters=DeadLetterFilter(
             from_ms=_time(params, "from"),
             until_ms=_time(params, "until"),
-            original_topic=params.get("original_topic") or None,
-            keys=frozenset(str(key) for key in params.get("keys") or ()),
-            places=tuple(dead_letter_place(str(text)) for text in params.get("letters") or ()),
-            where=params.get("where") or None,
+            original_topic=_optional_text(params, "original_topic"),
+            keys=None if keys is None else frozenset(keys),
+            places=None if letters is None else tuple(map(dead_letter_place, letters)),
+            where=_optional_text(params, "where"),
             all=params.get("all") is True,
         ),
         request_id=run.request_id,
         actor=run.actor,
         reason=_text(params, "reason"),
-        to_topic=params.get("to_topic") or None,
+        to_topic=_optional_text(params, "to_topic"),
         limit=_count(params, "limit"),
         edits=MessageEdits.of_parameter(params.get("edits")),
         all_or_nothing=params.get("all_or_nothing") is True,
@@ -294,12 +296,12 @@ class ReplayParams:
         """From ``group, topic, from, until, max_messages, reason, reprocess``. Raises WrongUse."""
         return cls(
             group=_text(params, "group"),
-            topic=params.get("topic") or None,
+            topic=_optional_text(params, "topic"),
             from_ms=_time(params, "from"),
             until_ms=_time(params, "until"),
             max_messages=_count(params, "max_messages"),
-            reason=params.get("reason") or "",
-            reprocess=(params.get("reprocess") or "").strip() or None,
+            reason=_optional_text(params, "reason") or "",
+            reprocess=_optional_text(params, "reprocess"),
         )
 
     def request(self, run: Run) -> ConsumeRequest:
@@ -335,9 +337,9 @@ class ImportParams:
         return cls(
             source=_text(params, "source"),
             broker_name=broker_name,
-            shard=params.get("shard") or broker_name,
+            shard=_optional_text(params, "shard") or broker_name,
             salvage=params.get("salvage") is True,
-            engine=params.get("engine") or None,
+            engine=_optional_text(params, "engine"),
             max_body_bytes=_count(params, "max_body_bytes") or MAX_BODY_BYTES,
             max_config_bytes=_count(params, "max_config_bytes") or MAX_CONFIG_BYTES,
             max_queues=_count(params, "max_queues") or MAX_QUEUES,
@@ -366,7 +368,25 @@ def _text(params: Mapping[str, Any], name: str) -> str:
     given = params.get(name)
     if not isinstance(given, str) or not given.strip():
         raise WrongUse(f"{name} is missing")
+    check_characters(name, given)
     return given.strip()
+
+
+def _optional_text(params: Mapping[str, Any], name: str) -> str | None:
+    """Raises WrongUse for a blank text, which is not the same as none: the run would cover more."""
+    given = params.get(name)
+    if given is None or given == "":
+        return None
+    check_types(str, **{name: given})
+    if not given.strip():
+        raise WrongUse(f"{name} is blank: leave it out")
+    return str(given.strip())
+
+
+def _texts(params: Mapping[str, Any], name: str) -> tuple[str, ...] | None:
+    """Raises WrongUse for an empty list, which is not the same as none."""
+    given = params.get(name)
+    return None if given is None or given == "" else items_of(str, name, given)
 
 
 def _time(params: Mapping[str, Any], name: str) -> int | None:
@@ -391,7 +411,7 @@ def _count(params: Mapping[str, Any], name: str, least: int = 1) -> int | None:
 
 
 def _queue(topic: str, text: str) -> MessageQueue:
-    broker_name, _, digits = str(text).rpartition(":")
+    broker_name, _, digits = text.rpartition(":")
     queue_id = whole_number(digits)
     if not broker_name or queue_id is None:
         raise WrongUse(f"invalid queue {text!r}: expected BROKER:QUEUE, like broker-a:0")

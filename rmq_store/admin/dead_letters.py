@@ -18,7 +18,8 @@ from rmq_store.filter import sql92
 from rmq_store.filter.sql92_parser import InvalidSelector, named
 from rmq_store.filter.subscription import whole_selector
 from rmq_store.message.message import MessageQueue
-from rmq_store.utils.arguments import check_types
+from rmq_store.message.message_const import KEY_SEPARATOR
+from rmq_store.utils.arguments import check_not_empty, check_types
 from rmq_store.utils.suggestions import did_you_mean, listed
 from rmq_store.utils.times import Time, format_time, ms_of
 
@@ -50,9 +51,9 @@ class DeadLetterFilter:
     """Dead-lettered before this time."""
     original_topic: str | None = None
     """The topic in which the message was first read."""
-    keys: frozenset[str] = frozenset()
+    keys: frozenset[str] | None = None
     """One of them is among its KEYS, or is its unique key."""
-    places: tuple[Place, ...] = ()
+    places: tuple[Place, ...] | None = None
     """It is stored at one of them."""
     where: str | None = None
     """A SQL92 expression over its properties and columns is true."""
@@ -61,15 +62,9 @@ class DeadLetterFilter:
     """``where``, parsed."""
 
     def __post_init__(self) -> None:
-        check_types(bool, all=self.all)
-        check_types(str | None, original_topic=self.original_topic, where=self.where)
-        check_types(frozenset, keys=self.keys)
-        check_types(tuple, places=self.places)
-        for place in self.places:
-            check_types(Place, place=place)
-        conditions = (
-            self.from_ms, self.until_ms, self.original_topic, self.keys or None, self.places or None, self.where,
-        )  # fmt: skip
+        self._check_types()
+        self._check_values()
+        conditions = (self.from_ms, self.until_ms, self.original_topic, self.keys, self.places, self.where)
         if self.all == any(value is not None for value in conditions):
             raise WrongUse(
                 "choose which dead letters to send: by time (--from, --until), original topic (--original-topic), key "
@@ -83,6 +78,27 @@ class DeadLetterFilter:
             span = f"{format_time(begin)} to {format_time(end)}"
             raise WrongUse(f"empty time range {span}: --until must be later than --from")
 
+    def _check_types(self) -> None:
+        check_types(bool, all=self.all)
+        check_types(str | None, original_topic=self.original_topic, where=self.where)
+        check_types(frozenset | None, keys=self.keys)
+        check_types(tuple | None, places=self.places)
+        for key in self.keys or ():
+            check_types(str, **{"a key": key})
+        for place in self.places or ():
+            check_types(Place, place=place)
+            check_types(str, broker_name=place.broker_name)
+            check_types(int, queue_id=place.queue_id, offset=place.offset)
+
+    def _check_values(self) -> None:
+        """An empty condition, such as of a variable that is not set, would select other dead letters than were meant."""
+        check_not_empty(keys=self.keys, places=self.places)
+        texts = {"the original topic (--original-topic)": [self.original_topic], "a key (--key)": self.keys or ()}
+        texts["the SQL92 expression (--where)"] = [self.where]
+        for what, several in texts.items():
+            if any(text is not None and not text.strip() for text in several):
+                raise WrongUse(f"{what} is empty")
+
     @property
     def times(self) -> tuple[int | None, int | None]:
         """``from_ms`` and ``until_ms`` in UTC ms."""
@@ -92,7 +108,7 @@ class DeadLetterFilter:
     @property
     def needs_properties(self) -> bool:
         """Whether a dead letter has to be read to decide if it matches; else its offset is enough."""
-        return self.original_topic is not None or bool(self.keys) or self._tree is not None
+        return self.original_topic is not None or self.keys is not None or self._tree is not None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -110,7 +126,7 @@ class DeadLetterFilter:
         as offsets, not here."""
         if self.original_topic is not None and original_topic != self.original_topic:
             return False
-        if self.keys and unique_key not in self.keys and self.keys.isdisjoint((keys or "").split(" ")):
+        if self.keys is not None and self.keys.isdisjoint([unique_key, *(keys or "").split(KEY_SEPARATOR)]):
             return False
         return self._tree is None or sql92.matches(self._tree, values or {})
 
@@ -119,7 +135,7 @@ class DeadLetterFilter:
         begin, end = self.times
         values: dict[str, Any] = {"from_ms": begin, "until_ms": end}
         values |= {"original_topic": self.original_topic, "where": self.where}
-        lists = {"keys": sorted(self.keys), "letters": [list(place) for place in sorted(self.places)]}
+        lists = {"keys": sorted(self.keys or ()), "letters": [list(place) for place in sorted(self.places or ())]}
         return {name: value for name, value in (values | lists).items() if value not in (None, [])}
 
 
@@ -130,12 +146,6 @@ def column_of(name: str) -> str | None:
 
 
 def _checked(where: str) -> sql92.BooleanExpression:
-    if not where.strip():
-        raise WrongUse("the SQL92 expression (--where) is empty")
-    try:
-        where.encode()
-    except UnicodeEncodeError as error:  # the commit records it
-        raise WrongUse(f"the SQL92 expression {where!r} cannot be written in UTF-8: {error.reason}") from None
     tree = whole_selector(where)
     known = [f"_{column}" for column in COLUMNS]
     for name, position in named(where):

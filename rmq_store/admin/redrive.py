@@ -476,7 +476,7 @@ def _at_places(
 ) -> dict[MessageQueue, list[OffsetRange]]:
     """The offsets of the named dead letters that are in the ranges."""
     offsets: dict[MessageQueue, set[int]] = {}
-    for (broker_name, queue_id), places in groupby(sorted(request.dead_letters.places), key=itemgetter(0, 1)):
+    for (broker_name, queue_id), places in groupby(sorted(request.dead_letters.places or ()), key=itemgetter(0, 1)):
         queue = MessageQueue(dlq_topic(request.group), broker_name, queue_id)
         offsets[queue] = {place.offset for place in places}
         least, most = positions.min_offset(queue), positions.max_offset(queue)

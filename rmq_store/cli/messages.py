@@ -75,6 +75,8 @@ def messages(
     options: StoreOptions,
 ) -> None:
     """Find a topic's messages by key and time, oldest first."""
+    if not key.strip():
+        raise WrongUse("the key (--key) is empty")
     output = Output(options.as_json)
     store = open_store(options.root)
     from rmq_store.lake.read.message_search import messages_by_key

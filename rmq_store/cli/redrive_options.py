@@ -97,8 +97,8 @@ class SelectionOptions:
             from_ms=self.since,
             until_ms=self.until,
             original_topic=self.original_topic,
-            keys=frozenset(self.key or ()),
-            places=tuple(self.letter or ()),
+            keys=frozenset(self.key) if self.key else None,
+            places=tuple(self.letter) if self.letter else None,
             where=self.where,
             all=self.every,
         )

@@ -157,7 +157,7 @@ def import_store(
 
     request = ImportRequest(
         broker_name=log_options.continue_as or broker,
-        shard_name=shard or broker,
+        shard_name=broker if shard is None else shard,
         request_id=new_request("import", options.request, host),
         actor=actor_of(options.actor),
         salvage=log_options.salvage,

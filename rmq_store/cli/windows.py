@@ -27,7 +27,7 @@ from rmq_store.cli.options import (
 )
 from rmq_store.cli.output import Output
 from rmq_store.commit.positions import Outcome
-from rmq_store.commit.request import actor_of, client_ids_of
+from rmq_store.commit.request import actor_of, client_ids_of, reason_of
 from rmq_store.errors import WrongUse
 from rmq_store.utils.host import Host
 from rmq_store.utils.suggestions import listed
@@ -247,7 +247,7 @@ def replay(
     request = ConsumeRequest(
         request_id=new_request("replay", options.request, host),
         actor=actor_of(options.actor),
-        reason=reprocess or "",
+        reason=reason_of(reprocess or "", dry_run=False),
         until_ms=until,
     )
     settings, scope = group_and_scope(group, options.settings, output)

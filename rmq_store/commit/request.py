@@ -12,6 +12,7 @@ from typing import Any
 
 from rmq_store.commit.ctl import Actor
 from rmq_store.errors import WrongUse
+from rmq_store.utils.arguments import check_types
 from rmq_store.utils.host import Host, day_of
 from rmq_store.utils.times import format_time
 
@@ -98,8 +99,8 @@ def _is_date(text: str) -> bool:
 
 
 def client_ids_of(text: str | None) -> tuple[str, ...]:
-    """``c1,c2,c3``: the ids of the consumers that share a group's work; none for None or "". Raises WrongUse."""
-    if not text:
+    """``c1,c2,c3``: the ids of the consumers that share a group's work; none for None. Raises WrongUse."""
+    if text is None:
         return ()
     client_ids = tuple(client_id.strip() for client_id in text.split(","))
     if "" in client_ids or len(set(client_ids)) < len(client_ids):
@@ -108,13 +109,18 @@ def client_ids_of(text: str | None) -> tuple[str, ...]:
 
 
 def reason_of(given: str, dry_run: bool) -> str:
-    """The operator's reason. A dry run may leave it out."""
+    """The operator's reason. A dry run may leave it out. Raises WrongUse for a text that cannot be recorded."""
+    check_types(str, reason=given)
     return given or ("dry run" if dry_run else "")
 
 
 def actor_of(given: str | None = None) -> Actor:
-    """The OS user, or the ``given`` name, which is not verified."""
+    """The OS user, or the ``given`` name, which is not verified. Raises WrongUse for a name that says nothing, or cannot be
+    recorded."""
+    check_types(str | None, actor=given)
     if given is not None:
+        if not given.strip():
+            raise WrongUse("the actor is blank: leave it out, or name who makes the request")
         return Actor(given, "unverified")
     user_id = os.getuid()
     try:

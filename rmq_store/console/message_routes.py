@@ -121,8 +121,8 @@ def _dry_run(store: LakeStore, query: dict[str, str]) -> dict[str, Any]:
     host = Host()
     params: dict[str, Any] = {name: text for name, text in query.items() if text != ""}
     params["all"] = params.get("all") == "true"
-    for name in ("keys", "letters"):
-        params[name] = [text for text in str(params.get(name, "")).split(",") if text]
+    for name in {"keys", "letters"} & params.keys():
+        params[name] = [text for text in params[name].split(",") if text]
     params["limit"] = _number(query, "limit")
     run = Run("rmq_redrive_dlq", "console", "manual", datetime.fromtimestamp(host.now_ms() / 1000, UTC))
     request = redrive_request(run, params | {"reason": "dry run", "dry_run": True})

@@ -17,6 +17,8 @@ TRANS_OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 
 NAME_VALUE_SEPARATOR: Final = "\x01"
 PROPERTY_SEPARATOR: Final = "\x02"
+KEY_SEPARATOR: Final = " "
+"""Of the keys in KEYS (rules 13.5). An empty key between two of them is not indexed: no search finds it."""
 PROPERTIES_MAX_BYTES: Final = 32767
 
 

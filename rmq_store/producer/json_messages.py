@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from rmq_store.errors import WrongUse
+from rmq_store.message.message_const import KEY_SEPARATOR
 from rmq_store.producer.producer import Message, problems_of
 
 
@@ -101,7 +102,7 @@ def _base64(name: str, value: Any) -> bytes:
 def _keys(name: str, value: Any) -> tuple[str, ...]:
     """A list of keys; text is one key, or several with spaces between, as in RocketMQ."""
     if isinstance(value, str):
-        return tuple(value.split())
+        return tuple(key for key in value.split(KEY_SEPARATOR) if key)
     if not isinstance(value, list):
         raise WrongUse(f"{name} must be a list of texts, it is {value!r:.80}")
     return tuple(_text(name, key) for key in value)

@@ -24,6 +24,7 @@ from rmq_store.errors import WrongUse
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import (
     DLQ_GROUP_TOPIC_PREFIX,
+    KEY_SEPARATOR,
     NAME_VALUE_SEPARATOR,
     PROPERTY_SEPARATOR,
     RETRY_GROUP_TOPIC_PREFIX,
@@ -47,7 +48,6 @@ BROKER_PROPERTIES: Mapping[str, str] = {
 """What a broker adds before it measures the properties. Not stored here: there is no cluster."""
 
 _ANY_UNIQUE_KEY = "0" * 32
-_KEY_SEPARATOR = " "
 _SEPARATORS = (NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR)
 _NO_TAG = "||"
 
@@ -261,7 +261,7 @@ def stored_properties(message: Message, unique_key: str) -> dict[str, str]:
     if message.tags is not None:
         properties[MessageConst.TAGS] = message.tags
     if message.keys:
-        properties[MessageConst.KEYS] = _KEY_SEPARATOR.join(message.keys)
+        properties[MessageConst.KEYS] = KEY_SEPARATOR.join(message.keys)
     if message.delay_level:
         properties[MessageConst.DELAY_TIME_LEVEL] = str(message.delay_level)
     if message.delay_ms is not None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping
 from types import UnionType
+from typing import TypeVar
 
 from rmq_store.errors import WrongUse
+
+Item = TypeVar("Item")
 
 _WORDS: dict[type | UnionType, str] = {
     bool: "True or False",
@@ -13,14 +17,55 @@ _WORDS: dict[type | UnionType, str] = {
     int: "a whole number",
     int | None: "a whole number, or None",
 }
+_LONG_MAX = 2**63 - 1
 
 
 def check_types(type_: type | UnionType, **arguments: object) -> None:
-    """Raises WrongUse for an argument that is not of the type. True and False are no numbers."""
+    """Raises WrongUse for an argument that is not of the type, for a text that UTF-8 cannot write, and for a number of more
+    than 64 bits: no commit could record them. True and False are no numbers."""
     for name, value in arguments.items():
         if not isinstance(value, type_) or (isinstance(value, bool) and type_ is not bool):
-            words = _WORDS.get(type_) or f"of the type {getattr(type_, '__name__', type_)}"
-            raise WrongUse(f"{name} must be {words}, it is of the type {_name_of(type(value))}")
+            raise WrongUse(f"{name} must be {_words_of(type_)}, it is of the type {_name_of(type(value))}")
+        if isinstance(value, str):
+            check_characters(name, value)
+        if isinstance(value, int) and abs(value) > _LONG_MAX:
+            raise WrongUse(f"{name} does not fit into 64 bits")
+
+
+def check_characters(what: str, text: str) -> None:
+    """Raises WrongUse for a text that UTF-8 cannot write."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise WrongUse(
+            f"{what} {text!r} contains an unpaired surrogate (U+D800 to U+DFFF), which is not a character"
+        ) from error
+
+
+def check_not_empty(**collections: Collection[object] | None) -> None:
+    """Raises WrongUse for a selection of nothing. Only None, which is not given, means all."""
+    for name, items in collections.items():
+        if items is not None and not items:
+            raise WrongUse(f"{name} is empty: give at least one item")
+
+
+def items_of(type_: type[Item], name: str, given: Iterable[Item]) -> tuple[Item, ...]:
+    """The items of a list, a generator or the like. Raises WrongUse for none, for an item of another type, for one item alone,
+    and for a text, whose items would be its characters."""
+    if isinstance(given, (type_, str, bytes, Mapping)) or not isinstance(given, Iterable):
+        raise WrongUse(
+            f"{name} must be several, such as a list of items that are each {_words_of(type_)}; it is of the type "
+            f"{_name_of(type(given))}"
+        )
+    items = tuple(given)
+    check_not_empty(**{name: items})
+    for item in items:
+        check_types(type_, **{f"an item of {name}": item})
+    return items
+
+
+def _words_of(type_: type | UnionType) -> str:
+    return _WORDS.get(type_) or f"of the type {getattr(type_, '__name__', type_)}"
 
 
 def _name_of(type_: type) -> str:

@@ -222,6 +222,11 @@ def test_a_line_says_what_a_message_has() -> None:
     ]
 
 
+def test_the_keys_of_a_line_are_told_apart_by_spaces_and_by_nothing_else() -> None:
+    found = read_lines(b'{"body": "x", "keys": " a  b\\tc\\u00a0d "}', NOON, "Orders")
+    assert found == ([Message("Orders", b"x", keys=("a", "b\tc\u00a0d"))], [])
+
+
 def test_a_line_says_how_long_a_message_waits_or_until_when() -> None:
     found = read_lines(b'{"body": "x", "delay_ms": 1500}\n{"body": "y", "deliver_at": 1717416009000}', NOON, "Orders")
     assert found == (

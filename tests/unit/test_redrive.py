@@ -109,7 +109,26 @@ def test_a_time_of_a_filter_may_be_a_datetime_with_a_zone() -> None:
     assert letters.parameters() == {"from_ms": 10, "until_ms": 20}
 
 
+@pytest.mark.parametrize(
+    ("condition", "says"),
+    [
+        ({"keys": frozenset({"a", ""})}, r"^a key \(--key\) is empty$"),
+        ({"keys": frozenset({" "})}, r"^a key \(--key\) is empty$"),
+        ({"keys": frozenset({1})}, "^a key must be a text, it is of the type int$"),
+        ({"keys": frozenset({"\ud800"})}, "a key .* contains an unpaired surrogate"),
+        ({"keys": frozenset(), "original_topic": "T"}, "^keys is empty: give at least one"),
+        ({"places": (), "original_topic": "T"}, "^places is empty: give at least one"),
+        ({"places": (Place("broker-a", False, 1),)}, "^queue_id must be a whole number"),
+        ({"original_topic": ""}, r"^the original topic \(--original-topic\) is empty$"),
+        ({"original_topic": "\ud800"}, "original_topic .* contains an unpaired surrogate"),
+    ],
+)
+def test_a_condition_without_a_value_is_refused_and_selects_nothing(condition: dict[str, Any], says: str) -> None:
+    with pytest.raises(WrongUse, match=says):
+        DeadLetterFilter(**condition)
+
+
 def test_keys_are_told_apart_by_spaces_and_by_nothing_else_as_in_the_index() -> None:
     letters = DeadLetterFilter(keys=frozenset({"a", "b\tc"}))
-    told = [letters.matches(None, keys, "U") for keys in ("x a y", "b\tc", "a\tb", "b c", None)]
-    assert told == [True, True, False, False, False]
+    told = [letters.matches(None, keys, "U") for keys in ("x a y", "b\tc", "a\tb", "b c", "a  c", " ", "", None)]
+    assert told == [True, True, False, False, True, False, False, False]

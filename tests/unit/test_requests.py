@@ -174,6 +174,9 @@ def test_a_window_of_one_of_several_consumers_says_which_and_who_they_are() -> N
         ({"max_messages": "5"}, "max_messages must be a whole number"),
         ({"clients": "c1,,c2"}, "invalid list of client ids 'c1,,c2'"),
         ({"clients": "c1,c1"}, "invalid list of client ids 'c1,c1'"),
+        ({"clients": " "}, "clients is blank: leave it out"),
+        ({"clients": ["c1"]}, "clients must be a text"),
+        ({"client": 0}, "client must be a text"),
         ({"clients": "c1,c2"}, "need both: the id of this consumer"),
         ({"client": "c1"}, "need both: the id of this consumer"),
     ],
@@ -197,7 +200,7 @@ def test_a_reset_says_where_to_and_for_which_queues() -> None:
     assert (to_time.to, to_time.value) == (ResetTo.TIME, NOON_MS)
     assert to_time.queues == (MessageQueue("OrderEvents", "broker-a", 3), MessageQueue("OrderEvents", "b:c", 0))
     assert reset_request(RUN, RESET | {"to": "offset", "offset": 0}).value == 0
-    assert reset_request(RUN, RESET).queues == ()
+    assert reset_request(RUN, RESET).queues == reset_request(RUN, RESET | {"queues": None}).queues == ()
 
 
 @pytest.mark.parametrize(
@@ -214,6 +217,9 @@ def test_a_reset_says_where_to_and_for_which_queues() -> None:
         ({"to": "offset", "offset": 5, "time": "0"}, "a reset to offset takes no time"),
         ({"queues": ["broker-a"]}, "invalid queue 'broker-a': expected BROKER:QUEUE"),
         ({"queues": ["broker-a:-1"]}, "invalid queue"),
+        ({"queues": []}, "^queues is empty: give at least one"),
+        ({"queues": "broker-a:0"}, "queues must be several"),
+        ({"queues": [0]}, "an item of queues must be a text, it is of the type int"),
     ],
 )
 def test_a_reset_that_contradicts_itself_is_refused(change: dict[str, Any], says: str) -> None:
@@ -263,6 +269,17 @@ def test_edits_as_a_text_keep_the_digits_of_their_numbers(edits: object, text: s
         ({"limit": 0}, "limit must be a whole number, 1 or more"),
         ({"all": None, "letters": ["broker-a:17"]}, "invalid dead letter 'broker-a:17': expected BROKER:QUEUE:OFFSET"),
         ({"all": None, "letters": ["broker-a:0:-1"]}, "invalid dead letter"),
+        ({"all": None, "keys": [""]}, r"a key \(--key\) is empty"),
+        ({"all": None, "keys": []}, "^keys is empty: give at least one"),
+        ({"all": None, "keys": "abc"}, "keys must be several"),
+        ({"all": None, "keys": [1]}, "an item of keys must be a text, it is of the type int"),
+        ({"all": None, "letters": []}, "^letters is empty: give at least one"),
+        ({"all": None, "letters": "broker-a:0:17"}, "letters must be several"),
+        ({"original_topic": 0}, "original_topic must be a text"),
+        ({"original_topic": " "}, "original_topic is blank: leave it out"),
+        ({"where": []}, "where must be a text"),
+        ({"to_topic": False}, "to_topic must be a text"),
+        ({"reason": "\ud800"}, "reason .* contains an unpaired surrogate"),
         ({"to_topic": "%DLQ%orders"}, "cannot redrive to system topic %DLQ%orders"),
     ],
 )
@@ -304,7 +321,8 @@ def test_a_replay_that_cannot_be_is_refused(change: dict[str, Any], says: str) -
 def test_another_attempt_of_a_replay_takes_its_group_and_a_reason_alone() -> None:
     again = ReplayParams.of({"group": "orders-replay-0123456789", "reprocess": "mended", "topic": None})
     assert (again.reprocess, again.topic, again.request(RUN).reason) == ("mended", None, "mended")
-    assert ReplayParams.of({"group": "g", "reprocess": " "}).reprocess is None
+    with pytest.raises(WrongUse, match="reprocess is blank: leave it out"):
+        ReplayParams.of({"group": "g", "reprocess": " "})
     for more in ({"topic": "T", "from": 0}, {"until": "0"}, {"max_messages": 5}):
         with pytest.raises(WrongUse, match="reads what the first one read"):
             ReplayParams.of({"group": "g", "reprocess": "mended"} | more)

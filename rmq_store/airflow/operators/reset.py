@@ -29,7 +29,7 @@ class RmqResetOffsetOperator(RmqOperator):
     :param to: ``time``, ``offset``, ``min`` or ``max``.
     :param time: For ``time``: the group continues with the first message stored at or after it. (templated)
     :param offset: For ``offset``: the new offset of every queue.
-    :param queues: ``BROKER:QUEUE``, such as ``broker-a:0``; by default all queues of the topic.
+    :param queues: ``BROKER:QUEUE``, such as ``broker-a:0``; by default all queues of the topic. An empty list is refused.
     :param reason: Recorded in the offset history.
     :param dry_run: Only show the new offsets. By default the offsets do not move.
     :param preview: The id of the task that showed the new offsets: these are set, also if messages came or went since.

@@ -13,12 +13,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmq_store.message.message_const import KEY_SEPARATOR
+
 UNIQUE_KEY, KEYS, KEY_WORDS = "unique_key", "keys", "key_words.list.element"
 FILTERED = (UNIQUE_KEY, KEYS, KEY_WORDS)
 """The columns that have filters, by their path in a file."""
-
-_SEPARATOR = " "
-"""RocketMQ's ``KEY_SEPARATOR``."""
 
 FALSE_POSITIVES = 0.02
 """At most this share of the row groups is read although the key is not in them. 7,000 keys take 8 KiB."""
@@ -27,10 +26,10 @@ FALSE_POSITIVES = 0.02
 def with_key_words(rows: pa.Table) -> pa.Table:
     """Message rows and, when some of them have several keys, the column ``key_words``: a list of keys, null for the others."""
     keys = rows.column(KEYS).cast(pa.string())
-    several = pc.fill_null(pc.match_substring(keys, _SEPARATOR), False)
+    several = pc.fill_null(pc.match_substring(keys, KEY_SEPARATOR), False)
     if not pc.any(several).as_py():
         return rows
-    words = pc.split_pattern(pc.if_else(several, keys, None), _SEPARATOR)
+    words = pc.split_pattern(pc.if_else(several, keys, None), KEY_SEPARATOR)
     return rows.append_column(KEY_WORDS.partition(".")[0], words)
 
 

@@ -125,8 +125,7 @@ class LakeStore:
         shard with commits has no entry, and when the store was deleted or replaced since it was opened: tables beside no
         ``store.json`` could not be opened again.
         """
-        if not _SHARD_NAME.fullmatch(name):
-            raise WrongUse(f"invalid shard name {name!r}: use at most 100 letters, digits, - and _ (--shard)")
+        check_shard_name(name)
         document = _read_current(self.root)
         if document["store_id"] != self.store_id:
             raise StoreUnusable(f"the store at {self.root.location} was replaced since it was opened: open it again")
@@ -138,6 +137,12 @@ class LakeStore:
         shard = Shard.create(self.root, name)
         self.root.create_exclusively(entry, json.dumps(shard_entry(name, document, shard.commitlog.id)).encode())
         return shard
+
+
+def check_shard_name(name: str) -> None:
+    """Raises WrongUse for a name that a new shard cannot have."""
+    if not _SHARD_NAME.fullmatch(name):
+        raise WrongUse(f"invalid shard name {name!r}: use at most 100 letters, digits, - and _ (--shard)")
 
 
 def read_store(root: Root) -> Mapping[str, Any]:

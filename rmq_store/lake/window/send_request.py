@@ -14,7 +14,7 @@ from rmq_store.commit.positions import Positions
 from rmq_store.commit.request import part_id
 from rmq_store.errors import WrongUse
 from rmq_store.lake.table.shard import Shard
-from rmq_store.lake.table.store import LakeStore
+from rmq_store.lake.table.store import LakeStore, check_shard_name
 from rmq_store.lake.window.send import send
 from rmq_store.producer.producer import Message
 from rmq_store.producer.send import (
@@ -126,7 +126,10 @@ def _shard_of(
         )
     if chosen is None and len(known) > 1:
         raise WrongUse(f"choose the shard of the new topic {topic} with --shard; there are: {listed(known)}")
-    return chosen or (known[0] if known else NEW_SHARD)
+    if chosen is not None:
+        check_shard_name(chosen)
+        return chosen
+    return known[0] if known else NEW_SHARD
 
 
 # --- part after part -------------------------------------------------------------------------------------------------
