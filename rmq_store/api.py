@@ -54,7 +54,7 @@ from rmq_store.message.message import MessageQueue
 from rmq_store.producer.producer import Message, check_messages
 from rmq_store.producer.send import SendReport
 from rmq_store.settings.settings import GroupSettings, load_group
-from rmq_store.utils.arguments import check_types
+from rmq_store.utils.arguments import check_type, check_types, items_of
 from rmq_store.utils.host import Host
 from rmq_store.utils.times import Time, ms_of
 from rmq_store.window.consume_request import LIVE, ConsumeRequest, Scope, only_retries
@@ -177,8 +177,7 @@ class Store:
             actor=self.actor,
             salvage=salvage,
         )
-        tasks_engine = engine or LocalEngine(self.host)
-        return broker_import.import_store(self.lake, _root("source", source), request, self.host, tasks_engine)
+        return broker_import.import_store(self.lake, _root("source", source), request, self.host, self._engine(engine))
 
     def send(
         self,
@@ -197,9 +196,7 @@ class Store:
         check_types(int | None, create_queues=create_queues)
         check_types(str | None, shard=shard, request_id=request_id)
         check_types(bool, dry_run=dry_run)
-        messages = list(messages)  # a generator can be read only once
-        for message in messages:
-            check_types(Message, message=message)
+        messages = items_of(Message, "messages", messages)
         check_messages(messages, self.host.now_ms())
         id_ = request_id_of(request_id, "send", self.host)
         request = placed_request(
@@ -284,13 +281,11 @@ class Store:
         ``threads``: how many windows run at once; a listener that groups share must allow that. The error of a group is in
         its report, and the others go on. Raises WrongUse.
         """
-        groups = list(groups)
-        for group in groups:
-            check_types(GroupSettings, group=group)
+        groups = items_of(GroupSettings, "groups", groups)
         check_types(int, threads=threads)
         if threads < 1:
             raise WrongUse(f"invalid threads {threads}: it must be 1 or more")
-        request, chosen = self._consume_request(until, max_messages, request_id), engine or LocalEngine(self.host)
+        request, chosen = self._consume_request(until, max_messages, request_id), self._engine(engine)
         return consume_all(self.lake, groups, request, lambda plan: chosen, self.host, threads=threads)
 
     def _consume_request(self, until: Time | None, max_messages: int | None, request_id: str | None) -> ConsumeRequest:
@@ -348,7 +343,7 @@ class Store:
     def _consumed(
         self, group: GroupSettings, request: ConsumeRequest, scope: Scope, engine: Engine | None
     ) -> ConsumeReport:
-        chosen = engine or LocalEngine(self.host)
+        chosen = self._engine(engine)
         window = partial(
             consume_window,
             self.lake,
@@ -361,6 +356,11 @@ class Store:
         shards = tuple(Consumption.of(partial(window, shard)) for shard in shards_of(self.lake, group, scope))
         return ConsumeReport(group=group.name, request_id=request.request_id, shards=shards)
 
+    def _engine(self, given: Engine | None) -> Engine:
+        if given is not None and not callable(given):
+            raise WrongUse(f"engine must be an engine, such as SparkEngine.of(session), or None; it is {given!r:.80}")
+        return LocalEngine(self.host) if given is None else given
+
     # --- operators ---------------------------------------------------------------------------------------------------
 
     def reset(
@@ -370,23 +370,21 @@ class Store:
         to: datetime | int | Literal["min", "max"],
         *,
         reason: str,
-        queues: Iterable[MessageQueue] = (),
+        queues: Iterable[MessageQueue] | None = None,
         dry_run: bool = False,
         request_id: str | None = None,
     ) -> list[MoveReport]:
         """Move a group's offsets of one topic; a report per shard. A window that was running cannot commit after it.
 
         ``to``: a ``datetime`` (the first message stored at or after it), an offset, "min" (the first readable message) or
-        "max" (the end). ``queues``: empty means all queues of the topic. ``reason`` is recorded; it may be empty only for a
+        "max" (the end). ``queues``: None means all queues of the topic. ``reason`` is recorded; it may be empty only for a
         ``dry_run``. Raises WrongUse, and StaleAttempt where another move of the group came first. What was moved in some
         shards before an error stays: the error's ``reports``.
         """
         check_types(str, group=group, topic=topic, reason=reason)
         check_types(str | None, request_id=request_id)
         check_types(bool, dry_run=dry_run)
-        queues = tuple(queues)
-        for queue in queues:
-            check_types(MessageQueue, queue=queue)
+        chosen = () if queues is None else items_of(MessageQueue, "queues", queues)
         target, value = _target(to)
         request = ResetRequest(
             group,
@@ -400,7 +398,7 @@ class Store:
         )
         need_group(self.lake, group)
         every = self.lake.shards()
-        shards = shards_with_queues(every, topic, queues)
+        shards = shards_with_queues(every, topic, chosen)
         requests = [(shard, replace(request, queues=of_shard)) for shard, of_shard in shards]
         return move_in_all(requests, self.host, every=every)
 
@@ -503,7 +501,7 @@ class Store:
 def _root(name: str, given: str | os.PathLike[str]) -> Root:
     """A folder or ``s3://bucket/prefix``. Raises WrongUse for what is neither a text nor a path, such as bytes."""
     path = os.fspath(given) if isinstance(given, os.PathLike) else given
-    check_types(str, **{name: path})
+    check_type(str, name, path)
     return Root.parse(path)
 
 
@@ -533,6 +531,7 @@ def _target(to: datetime | int | str) -> tuple[ResetTo, int | None]:
     if isinstance(to, datetime):
         return ResetTo.TIME, ms_of(to)
     if isinstance(to, int) and not isinstance(to, bool):
+        check_types(int, to=to)
         return ResetTo.OFFSET, to
     if to in (ResetTo.MIN, ResetTo.MAX):
         return ResetTo(to), None

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from rmq_store.errors import WrongUse
 from rmq_store.message.message_const import KEY_SEPARATOR
 from rmq_store.producer.producer import Message, problems_of
+from rmq_store.utils.arguments import check_characters
 
 
 class Lines(NamedTuple):
@@ -86,10 +87,9 @@ def _number(name: str, value: Any) -> int:
 
 
 def _body(name: str, value: Any) -> bytes:
-    try:
-        return _text(name, value).encode()
-    except UnicodeEncodeError as error:
-        raise WrongUse(f"{name} contains an unpaired surrogate (U+D800 to U+DFFF), which is not a character") from error
+    text = _text(name, value)
+    check_characters(name, text)
+    return text.encode()
 
 
 def _base64(name: str, value: Any) -> bytes:

@@ -32,6 +32,7 @@ from rmq_store.message.message_const import (
 )
 from rmq_store.message.properties import check_user_property, tags_code
 from rmq_store.message.validators import check_body, check_properties, check_topic, is_system_topic, may_be_sent_to
+from rmq_store.utils.arguments import check_types
 from rmq_store.utils.times import Time, ms_of
 
 DEFAULT_TOPIC_QUEUE_NUMS = 4
@@ -107,10 +108,13 @@ class Placed:
 
 
 def problems_of(message: Message, now_ms: int) -> list[str]:
-    """Everything that is wrong with a message, as sentences; if empty, it can be sent at ``now_ms`` (UTC ms)."""
+    """Everything that is wrong with a message, as sentences; if empty, it can be sent at ``now_ms`` (UTC ms). A field of
+    another type is the only problem of its message."""
+    if problem := _problem(lambda: _check_types(message)):
+        return [problem]
     checks: list[Callable[[], None]] = [
         lambda: _check_topic(message.topic),
-        lambda: _check_body(message.body),
+        lambda: check_body(message.body),
         lambda: _check_tags(message.tags),
         lambda: _check_keys(message.keys),
         *(_property_check(name, value) for name, value in message.properties.items()),
@@ -140,6 +144,23 @@ def _problem(check: Callable[[], None]) -> str | None:
     return None
 
 
+def _check_types(message: Message) -> None:
+    check_types(str, topic=message.topic)
+    check_types(bytes | bytearray | memoryview, body=message.body)
+    check_types(str | None, tags=message.tags, sharding_key=message.sharding_key)
+    check_types(int, delay_level=message.delay_level)
+    check_types(int | None, delay_ms=message.delay_ms, queue_id=message.queue_id)
+    if isinstance(message.keys, str):  # its characters would be the keys
+        raise WrongUse(f"the keys are one text, {message.keys!r:.80}: give a tuple of keys")
+    check_types(Sequence, keys=message.keys)
+    for key in message.keys:
+        check_types(str, **{"a key": key})
+    check_types(Mapping, properties=message.properties)
+    for name, value in message.properties.items():
+        check_types(str, **{"the name of a property": name})
+        check_types(str, **{f"the property {name}": value})
+
+
 def _check_topic(topic: str) -> None:
     check_topic(topic)
     if not may_be_sent_to(topic):
@@ -150,12 +171,6 @@ def _check_topic(topic: str) -> None:
         raise WrongUse(
             f"topic {topic} is for the failed messages of its group: send to a topic that the group subscribes"
         )
-
-
-def _check_body(body: bytes) -> None:
-    if isinstance(body, str):
-        raise WrongUse("the body is text: encode it to bytes")
-    check_body(body)
 
 
 def _check_tags(tags: str | None) -> None:
@@ -169,8 +184,6 @@ def _check_tags(tags: str | None) -> None:
 
 
 def _check_keys(keys: Sequence[str]) -> None:
-    if isinstance(keys, str):  # its characters would be the keys
-        raise WrongUse(f"the keys are one text, {keys!r:.80}: give a tuple of keys")
     for key in keys:
         if not key.strip():
             raise WrongUse("a key is blank: leave it out")
@@ -187,15 +200,9 @@ def _property_check(name: str, value: str) -> Callable[[], None]:
 
 
 def _check_text(what: str, text: str) -> None:
-    """The stored form is UTF-8 without escaping."""
+    """The stored form has no escaping."""
     if any(separator in text for separator in _SEPARATORS):
         raise WrongUse(f"{what} {text!r} contains U+0001 or U+0002, which end a property in the stored form")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise WrongUse(
-            f"{what} {text!r} contains an unpaired surrogate (U+D800 to U+DFFF), which is not a character"
-        ) from error
 
 
 def _check_one_delay(message: Message) -> None:

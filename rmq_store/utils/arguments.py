@@ -16,6 +16,7 @@ _WORDS: dict[type | UnionType, str] = {
     str | None: "a text, or None",
     int: "a whole number",
     int | None: "a whole number, or None",
+    bytes | bytearray | memoryview: "bytes",
 }
 _LONG_MAX = 2**63 - 1
 
@@ -24,12 +25,17 @@ def check_types(type_: type | UnionType, **arguments: object) -> None:
     """Raises WrongUse for an argument that is not of the type, for a text that UTF-8 cannot write, and for a number of more
     than 64 bits: no commit could record them. True and False are no numbers."""
     for name, value in arguments.items():
-        if not isinstance(value, type_) or (isinstance(value, bool) and type_ is not bool):
-            raise WrongUse(f"{name} must be {_words_of(type_)}, it is of the type {_name_of(type(value))}")
+        check_type(type_, name, value)
         if isinstance(value, str):
             check_characters(name, value)
         if isinstance(value, int) and abs(value) > _LONG_MAX:
             raise WrongUse(f"{name} does not fit into 64 bits")
+
+
+def check_type(type_: type | UnionType, name: str, value: object) -> None:
+    """Raises WrongUse for a value that is not of the type."""
+    if not isinstance(value, type_) or (isinstance(value, bool) and type_ is not bool):
+        raise WrongUse(f"{name} must be {_words_of(type_)}, it is of the type {_name_of(type(value))}")
 
 
 def check_characters(what: str, text: str) -> None:
@@ -38,7 +44,7 @@ def check_characters(what: str, text: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise WrongUse(
-            f"{what} {text!r} contains an unpaired surrogate (U+D800 to U+DFFF), which is not a character"
+            f"{what} {text!r:.80} contains an unpaired surrogate (U+D800 to U+DFFF), which is not a character"
         ) from error
 
 

@@ -55,7 +55,7 @@ def test_a_dry_run_of_a_send_writes_nothing(tmp_path: Path) -> None:
     assert (report.status, store.lake.shard_names()) == ("dry_run", [])
     with pytest.raises(WrongUse, match="there is no topic Orders"):
         store.send([Message("Orders", b"1")])
-    with pytest.raises(WrongUse, match="there is no message to send"):
+    with pytest.raises(WrongUse, match="messages is empty"):
         store.send([])
 
 

@@ -65,7 +65,7 @@ REFUSED = {
     "no subscription can select it": {"tags": "a || b"},
     "a key is blank": {"keys": ("k", "")},
     "the keys are one text, 'o-1'": {"keys": "o-1"},
-    "the body is text": {"body": "x"},
+    "body must be bytes, it is of the type str": {"body": "x"},
     "Property<TAGS> is used by system": {"properties": {"TAGS": "x"}},
     "can not be null or blank": {"properties": {"region": " "}},
     "the property region 'a\\x02b' contains": {"properties": {"region": "a\x02b"}},

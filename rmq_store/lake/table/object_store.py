@@ -47,6 +47,14 @@ class Put:
     error: Exception | None = None
 
 
+def _is_name(text: str) -> bool:
+    """Whether the operating system has a name of it: not of an empty text, U+0000, or half a character."""
+    try:
+        return b"\0" not in (os.fsencode(text) or b"\0")
+    except UnicodeEncodeError:
+        return False
+
+
 @dataclass(frozen=True, slots=True)
 class Root:
     """Where a store or a broker's files live. Make one with ``Root.parse``.
@@ -61,12 +69,12 @@ class Root:
     def parse(cls, text: str, env: Mapping[str, str] | None = None) -> Root:
         """A root from a user's text; S3 settings come from the usual ``AWS_*`` variables of ``env``.
 
-        Raises WrongUse for an empty text, another scheme, credentials in it, or a relative folder where the current one was
-        deleted, StoreUnusable when S3's region is not known.
+        Raises WrongUse for a text that can name nothing, another scheme, credentials in it, or a relative folder where the
+        current one was deleted, StoreUnusable when S3's region is not known.
         """
+        if not _is_name(text) or ("://" in text and not text.startswith(_S3)):
+            raise WrongUse(f"root {text!r} is neither a folder nor s3://bucket/prefix: give one of the two")
         if not text.startswith(_S3):
-            if not text or "://" in text:
-                raise WrongUse(f"root {text!r} is neither a folder nor s3://bucket/prefix: give one of the two")
             try:
                 return cls(os.path.abspath(Path(text).expanduser()))
             except FileNotFoundError as error:

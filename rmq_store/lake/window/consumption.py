@@ -99,8 +99,8 @@ def _having(shards: Iterable[Shard], topics: Sequence[str]) -> list[Shard]:
 def shards_with_queues(
     shards: Sequence[Shard], topic: str, chosen: Sequence[MessageQueue], store: LakeStore | None = None
 ) -> list[tuple[Shard, tuple[MessageQueue, ...]]]:
-    """The shards that have the chosen queues of a topic, each with its own of them. No queues chosen: all shards that have
-    the topic, each without queues. ``store``: theirs, where they are not all of its shards.
+    """The shards that have the chosen queues of a topic, each with its own of them: equal ones, as the shard has them. No
+    queues chosen: all shards that have the topic, each without queues. ``store``: theirs, where they are not all of its shards.
 
     Raises NothingThere for a topic, and WrongUse for a queue, that no shard has.
     """
@@ -112,7 +112,7 @@ def shards_with_queues(
         if not any(queue in queues for queues in known):
             named = [f"{q.broker_name}:{q.queue_id}" for queues in known for q in queues]
             raise WrongUse(f"topic {topic} has no queue {queue.broker_name}:{queue.queue_id}; known: {listed(named)}")
-    of_shards = [tuple(queue for queue in chosen if queue in queues) for queues in known]
+    of_shards = [tuple(queue for queue in queues if queue in chosen) for queues in known]
     return [(shard, queues) for shard, queues in zip(having, of_shards, strict=True) if queues]
 
 
