@@ -11,7 +11,7 @@ import os
 import stat
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
@@ -19,11 +19,16 @@ from rmq_store.broker_files.broker_json import key_text, number_of, numbers_of, 
 from rmq_store.broker_files.file_source import FileSource
 from rmq_store.broker_files.limits import MAX_CONFIG_BYTES
 from rmq_store.errors import BadData
+from rmq_store.message.message_const import LMQ_PREFIX
 
 FOLDER: Final = "config"
 TOPIC_GROUP_SEPARATOR: Final = "@"
 _LONGS: Final = ("born_time", "dead_time", "client_version")
 _FIELDS_OF_OFFSETS: Final = ("offsetTable", "dataVersion", "groupTopicMap", "pullOffsetTable")
+
+CONSUMER_OFFSETS: Final = "consumerOffset.json"
+LMQ_OFFSETS: Final = "lmqConsumerOffset.json"
+"""The file in which a broker with ``enableLmq=true`` keeps all offsets, and then it reads no other (rules 3.1)."""
 
 EMPTY_TABLE: Final = ": an empty table is used, as RocketMQ would"
 """The end of the note where neither the file nor its ``.bak`` has a table."""
@@ -62,6 +67,9 @@ class ConsumerOffsets:
 
     offset_table: OffsetTable
     data_version: DataVersion = DataVersion()
+    lmq_table: Mapping[str, int] = field(default_factory=dict)
+    """Of ``lmqConsumerOffset.json``: ``topic@group`` of a group ``%LMQ%...`` -> next offset. No commits: these queues are
+    not imported."""
 
     def commits(self) -> Iterator[tuple[str, str, int, int]]:
         """Topic, group, queue id, offset; keys that are not of the form ``topic@group`` are ignored, as in RocketMQ."""
@@ -131,12 +139,22 @@ class ConsumerFilterData:
 
 
 def read_consumer_offsets(source: FileSource, most_bytes: int = MAX_CONFIG_BYTES) -> ConfigFile[ConsumerOffsets]:
-    """The committed offsets of a store.
+    """The committed offsets of a store: those of ``consumerOffset.json``, or of ``lmqConsumerOffset.json`` where only that is.
 
-    :raises BadData: neither the file nor its ``.bak`` can be read (there RocketMQ's load answers false).
+    :raises BadData: neither the file nor its ``.bak`` can be read (there RocketMQ's load answers false), or both files are
+        there: which one the broker reads is not known.
     :raises OverLimit: the file has more than ``most_bytes``.
     """
-    return load_config(source, "consumerOffset.json", parse_consumer_offsets, most_bytes)
+    plain, lmq = (_is_there(source, name, most_bytes) for name in (CONSUMER_OFFSETS, LMQ_OFFSETS))
+    if plain and lmq:
+        raise BadData(
+            f"{source} has {FOLDER}/{CONSUMER_OFFSETS} and {FOLDER}/{LMQ_OFFSETS}, or their .bak files. With enableLmq=true in "
+            "its broker.conf a broker reads only the second, else only the first, and the other one may be old. Nothing was "
+            "changed. Import a copy of the store without the one that it does not read, and without its .bak"
+        )
+    if lmq:
+        return load_config(source, LMQ_OFFSETS, parse_lmq_offsets, most_bytes)
+    return load_config(source, CONSUMER_OFFSETS, parse_consumer_offsets, most_bytes)
 
 
 def read_delay_offsets(source: FileSource, most_bytes: int = MAX_CONFIG_BYTES) -> ConfigFile[dict[int, int]]:
@@ -214,7 +232,17 @@ def parse_consumer_offsets(text: str) -> ConsumerOffsets:
 
     :raises BadData: it cannot be read, or an offset is not a 64-bit number.
     """
-    root = _root(text, _FIELDS_OF_OFFSETS)
+    return _offsets_of(_root(text, _FIELDS_OF_OFFSETS))
+
+
+def parse_lmq_offsets(text: str) -> ConsumerOffsets:
+    """``lmqConsumerOffset.json``. Raises as :func:`parse_consumer_offsets`."""
+    root = _root(text, (*_FIELDS_OF_OFFSETS, "lmqOffsetTable"))
+    lmq_table = {key_text(key): number_of(offset, 64) for key, offset in _object_in(root, "lmqOffsetTable").items()}
+    return replace(_offsets_of(root), lmq_table=lmq_table)
+
+
+def _offsets_of(root: Mapping[Any, Any]) -> ConsumerOffsets:
     table = _offset_table(root, "offsetTable")
     _offset_table(root, "pullOffsetTable")  # a value that the broker's class cannot read makes it refuse the whole file
     if any(isinstance(topics, int | float) for topics in _object_in(root, "groupTopicMap").values()):
@@ -322,6 +350,12 @@ def split_key(key: str) -> tuple[str, str] | None:
     return (parts[0], parts[1]) if len(parts) == 2 else None
 
 
+def is_lmq_key(key: str) -> bool:
+    """Whether the key is one of an LMQ group (``MixAll#isLmq``)."""
+    pair = split_key(key)
+    return pair is not None and pair[1].startswith(LMQ_PREFIX)
+
+
 def _is_readable(path: Path) -> bool:
     try:
         object_of(parse(path.read_text("utf-8", "replace")))
@@ -338,6 +372,11 @@ def _sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def _is_there(source: FileSource, name: str, most_bytes: int) -> bool:
+    """Whether the store has the file or its ``.bak``."""
+    return any(source.whole(f"{FOLDER}/{name}{end}", most_bytes) is not None for end in ("", ".bak"))
 
 
 def _text(source: FileSource, path: str, most_bytes: int) -> str | None:

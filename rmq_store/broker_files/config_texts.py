@@ -28,15 +28,24 @@ from rmq_store.utils.numbers import whole_number
 
 def consumer_offsets_text(offset_table: OffsetTable, data_version: DataVersion) -> str:
     """``consumerOffset.json``. ``pullOffsetTable`` is empty."""
+    return _text(**_tables_of_offsets(offset_table, data_version))
+
+
+def lmq_offsets_text(offset_table: OffsetTable, lmq_table: Mapping[str, int], data_version: DataVersion) -> str:
+    """``lmqConsumerOffset.json``."""
+    return _text(**_tables_of_offsets(offset_table, data_version), lmqOffsetTable=lmq_table)
+
+
+def _tables_of_offsets(offset_table: OffsetTable, data_version: DataVersion) -> dict[str, Any]:
     topics_of_group: dict[str, set[str]] = defaultdict(set)
     for topic, group in filter(None, map(split_key, offset_table)):
         topics_of_group[group].add(topic)
-    return _text(
-        dataVersion=_java_fields(data_version),
-        groupTopicMap={group: sorted(topics) for group, topics in topics_of_group.items()},
-        offsetTable=offset_table,
-        pullOffsetTable={},
-    )
+    return {
+        "dataVersion": _java_fields(data_version),
+        "groupTopicMap": {group: sorted(topics) for group, topics in topics_of_group.items()},
+        "offsetTable": offset_table,
+        "pullOffsetTable": {},
+    }
 
 
 def delay_offsets_text(offsets: Mapping[int, int], data_version: DataVersion) -> str:

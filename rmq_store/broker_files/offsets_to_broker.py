@@ -12,19 +12,22 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from pathlib import Path
 
+from rmq_store.broker_files import config_files
 from rmq_store.broker_files.config_files import (
     EMPTY_TABLE,
     ConfigFile,
     DataVersion,
     OffsetTable,
     chosen_config,
+    is_lmq_key,
     parse_consumer_offsets,
     parse_data_version,
     parse_delay_offsets,
+    parse_lmq_offsets,
     split_key,
     write_config,
 )
-from rmq_store.broker_files.config_texts import consumer_offsets_text, delay_offsets_text
+from rmq_store.broker_files.config_texts import consumer_offsets_text, delay_offsets_text, lmq_offsets_text
 from rmq_store.errors import BadData, WrongUse
 from rmq_store.message.message_const import SCHEDULE_TOPIC
 from rmq_store.utils.small_file import check_is_file, read_small_file
@@ -132,8 +135,23 @@ class OffsetForm:
 
 
 CONSUMER_OFFSETS = OffsetForm(
-    "consumerOffset.json", lambda text: parse_consumer_offsets(text).offset_table, consumer_offsets_text
+    config_files.CONSUMER_OFFSETS, lambda text: parse_consumer_offsets(text).offset_table, consumer_offsets_text
 )
+
+
+def _lmq_table_of(text: str) -> OffsetTable:
+    """Both tables as one: an offset of an LMQ queue is that of queue 0, as the broker answers it."""
+    offsets = parse_lmq_offsets(text)
+    return {**offsets.offset_table, **{key: {0: offset} for key, offset in offsets.lmq_table.items()}}
+
+
+def _lmq_text_of(table: OffsetTable, version: DataVersion) -> str:
+    lmq = {key: queues[0] for key, queues in table.items() if is_lmq_key(key)}
+    return lmq_offsets_text({key: queues for key, queues in table.items() if key not in lmq}, lmq, version)
+
+
+LMQ_OFFSETS = OffsetForm(config_files.LMQ_OFFSETS, _lmq_table_of, _lmq_text_of)
+"""What a broker with ``enableLmq=true`` reads in place of the file above."""
 
 DELAY_OFFSETS = OffsetForm(
     "delayOffset.json",
@@ -175,23 +193,34 @@ class OffsetWrite:
 
 
 def planned_writes(
-    file: Path, offsets: KnownOffsets, delays: KnownOffsets, version: DataVersion, how: How
+    file: Path,
+    offsets: KnownOffsets,
+    delays: KnownOffsets,
+    version: DataVersion,
+    how: How,
+    form: OffsetForm = CONSUMER_OFFSETS,
 ) -> tuple[OffsetWrite, OffsetWrite]:
-    """A broker's ``consumerOffset.json`` and the ``delayOffset.json`` beside it. Raises as ``planned_write``, for either.
+    """A broker's file of offsets and the ``delayOffset.json`` beside it. Raises as ``planned_write``, for either, and WrongUse
+    for a file of the other form, which the broker does not read.
 
-    A ``file`` of another name has its delay levels in ``delayOffset-<name>``, and a note says so: exports of several brokers in
-    one folder do not share them.
+    ``form``: of the file that the broker reads. A ``file`` of another name has its delay levels in ``delayOffset-<name>``, and
+    a note says so: exports of several brokers in one folder do not share them.
     """
     if file.name == DELAY_OFFSETS.name:
         raise WrongUse(
-            f"{file} is the file of the delay levels: give the path of {CONSUMER_OFFSETS.name}, they are written beside it"
+            f"{file} is the file of the delay levels: give the path of {form.name}, they are written beside it"
         )
-    is_brokers = file.name == CONSUMER_OFFSETS.name
+    if file.name in {CONSUMER_OFFSETS.name, LMQ_OFFSETS.name} - {form.name}:
+        raise WrongUse(
+            f"the broker had its groups' offsets in {form.name} at its last import, and would not read {file}: give the path "
+            f"of {form.name}. If its setting enableLmq was changed since, import its store again first"
+        )
+    is_brokers = file.name == form.name
     beside = file.with_name(DELAY_OFFSETS.name if is_brokers else f"{Path(DELAY_OFFSETS.name).stem}-{file.name}")
-    groups = planned_write(file, CONSUMER_OFFSETS, offsets, version, how)
+    groups = planned_write(file, form, offsets, version, how)
     levels = planned_write(beside, DELAY_OFFSETS, delays, version, how)
     if not is_brokers:
-        named = f"the delay levels are in {beside}: a broker reads the two as {CONSUMER_OFFSETS.name} and {DELAY_OFFSETS.name}"
+        named = f"the delay levels are in {beside}: the broker reads the two as {form.name} and {DELAY_OFFSETS.name}"
         levels = replace(levels, notes=(*levels.notes, named))
     return groups, levels
 

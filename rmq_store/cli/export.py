@@ -49,6 +49,8 @@ def export(
     that is how far this store delivered them. For a FILE of another name, such as out.json, it is delayOffset-out.json, so that
     several brokers may be exported into one folder.
 
+    A broker with enableLmq=true reads lmqConsumerOffset.json in place of consumerOffset.json: give that path.
+
     A FILE with another group or a later offset is not overwritten. With --merge the file's other keys stay; an offset
     committed in this store wins, and notes list each one that it lowers; an imported offset, or that of a delay level,
     never lowers the file's. The previous file stays as .bak. Where the file is missing, empty or damaged, its .bak is
@@ -79,7 +81,7 @@ def export(
         output.file(exported.text)
         output.document(answer | {"text": exported.text, "delay_text": exported.delay_text})
         return
-    planned = planned_writes(target, exported.offsets, exported.delays, exported.version, how)
+    planned = planned_writes(target, exported.offsets, exported.delays, exported.version, how, exported.form)
     for note in (note for one in planned for note in one.notes):
         output.note(note)
     changes = [{"file": one.path.name} | asdict(change) for one in planned for change in one.changes]

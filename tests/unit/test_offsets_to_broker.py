@@ -225,7 +225,7 @@ def test_exports_of_two_brokers_into_one_folder_share_no_file(tmp_path: Path) ->
         assert write_both(planned) == [True, True]
         (note,) = planned[1].notes
         assert note.startswith(
-            f"the delay levels are in {tmp_path}/delayOffset-{broker}.json: a broker reads the two as "
+            f"the delay levels are in {tmp_path}/delayOffset-{broker}.json: the broker reads the two as "
         )
     written = {broker: parse_delay_offsets((tmp_path / f"delayOffset-{broker}.json").read_text()) for broker in levels}
     assert written == levels

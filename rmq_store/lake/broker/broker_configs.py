@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rmq_store.broker_files.config_files import (
+    FOLDER,
+    LMQ_OFFSETS,
     SubscriptionGroupConfig,
     TopicConfig,
     has_abort_file,
@@ -20,6 +22,7 @@ from rmq_store.broker_files.limits import MAX_CONFIG_BYTES, MAX_QUEUES
 from rmq_store.commit.ctl import SCHEDULE_GROUP, Ctl, Observed
 from rmq_store.consumer.delay import delay_level_to_queue_id
 from rmq_store.errors import OverLimit
+from rmq_store.lake.table.imports import OFFSETS_FILE
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import SCHEDULE_TOPIC
 from rmq_store.message.perm_name import is_inherited, is_readable
@@ -67,6 +70,8 @@ def read_configs(
     }
     if has_abort_file(source):
         parameters["abort"] = True
+    if (offsets.used or "").startswith(f"{FOLDER}/{LMQ_OFFSETS}"):
+        parameters[OFFSETS_FILE] = LMQ_OFFSETS
     files = (offsets, delays, topics, groups)
     notes = tuple(file.note for file in files if file.used is None or file.used.endswith(".bak"))
     return BrokerConfigs(tuple(observed), topics.value, parameters, notes)
@@ -98,7 +103,7 @@ def _check_queue_nums(
 
 def same_configs(before: Ctl, now: Ctl) -> bool:
     """Whether two imports observed the same configuration."""
-    same = all(before.parameter(name) == now.parameter(name) for name in ("topics", "groups", "abort"))
+    same = all(before.parameter(name) == now.parameter(name) for name in ("topics", "groups", "abort", OFFSETS_FILE))
     return same and before.observed == now.observed
 
 

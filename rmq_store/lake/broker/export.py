@@ -10,13 +10,19 @@ from rmq_store.admin.delete_group import is_gone
 from rmq_store.broker_files.config_files import TOPIC_GROUP_SEPARATOR, DataVersion, OffsetTable, split_key
 from rmq_store.broker_files.consumer_offset_manager import Table, key_of
 from rmq_store.broker_files.log_names import LogNames, offset_at_broker
-from rmq_store.broker_files.offsets_to_broker import CONSUMER_OFFSETS, DELAY_OFFSETS, KnownOffsets
+from rmq_store.broker_files.offsets_to_broker import (
+    CONSUMER_OFFSETS,
+    DELAY_OFFSETS,
+    LMQ_OFFSETS,
+    KnownOffsets,
+    OffsetForm,
+)
 from rmq_store.broker_files.queue_generations import Generations
 from rmq_store.commit.ctl import SCHEDULE_GROUP
 from rmq_store.commit.positions import PositionKind, Positions, cutover_id, del_id, group_of, off_id, queue_of
 from rmq_store.errors import WrongUse
 from rmq_store.lake.commit.cursor import refuse_rolled_back
-from rmq_store.lake.table.imports import generations, last_configs, names_of_log, next_name
+from rmq_store.lake.table.imports import OFFSETS_FILE, generations, last_configs, names_of_log, next_name
 from rmq_store.lake.table.shard import Shard
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import RETRY_GROUP_TOPIC_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC, retry_topic
@@ -27,7 +33,7 @@ class OffsetsExport:
     """The offsets for a broker, and the messages in the lake that the broker would not see."""
 
     offsets: KnownOffsets
-    """For ``consumerOffset.json``."""
+    """For ``consumerOffset.json``, or what the broker reads in its place."""
     delays: KnownOffsets
     """For ``delayOffset.json``, by queue of SCHEDULE_TOPIC_XXXX."""
     version: DataVersion
@@ -39,11 +45,13 @@ class OffsetsExport:
     """Per ``topic@group``, messages that the group has not consumed here and that the broker has deleted with their topic."""
     waiting_levels: int
     """Messages in the broker's own delay levels after ``delays``, which the broker is to deliver."""
+    form: OffsetForm = CONSUMER_OFFSETS
+    """Of the file that the broker reads."""
 
     @property
     def text(self) -> str:
-        """``consumerOffset.json`` with all that is known."""
-        return CONSUMER_OFFSETS.text(self.offsets.table, self.version)
+        """The file of the groups' offsets with all that is known."""
+        return self.form.text(self.offsets.table, self.version)
 
     @property
     def delay_text(self) -> str:
@@ -93,6 +101,7 @@ def export_offsets(shard: Shard, broker_name: str) -> OffsetsExport:
         waiting_messages=_waiting_messages(shard, positions, offsets.table, stored, gone),
         waiting_deleted=_waiting_deleted(queues, consumed),
         waiting_levels=_waiting_levels(positions, broker_name, queues, delays.table),
+        form=LMQ_OFFSETS if newest and newest.parameter(OFFSETS_FILE) == LMQ_OFFSETS.name else CONSUMER_OFFSETS,
     )
 
 

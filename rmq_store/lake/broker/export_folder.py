@@ -6,7 +6,7 @@ they change is written back: the previous file as ``.bak`` first, each object as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +14,9 @@ from tempfile import TemporaryDirectory
 from urllib.parse import quote
 
 from rmq_store.broker_files.offsets_to_broker import (
-    CONSUMER_OFFSETS,
     DELAY_OFFSETS,
     How,
+    OffsetForm,
     OffsetWrite,
     planned_writes,
     write_both,
@@ -31,7 +31,7 @@ class MergedExport:
     """What a merge did to the two files of a broker."""
 
     file: str
-    """The path or address of ``consumerOffset.json``."""
+    """The path or address of ``consumerOffset.json``, or of the file that the broker reads in its place."""
     changed: bool
     lowered: int
     """Offsets that were further on before."""
@@ -63,7 +63,7 @@ def merge_export(
         def named(text: object) -> str:
             return str(text).replace(scratch, place)
 
-        with _written_back(root, copy):
+        with _written_back(root, copy, (export.form, DELAY_OFFSETS)):
             try:
                 return _merged(copy, export, named)
             except (BadData, WrongUse) as error:
@@ -72,8 +72,10 @@ def merge_export(
 
 def _merged(folder: Path, export: OffsetsExport, named: Callable[[object], str]) -> MergedExport:
     """``named``: the text for a user, who knows the folder under another name."""
-    file = folder / CONSUMER_OFFSETS.name
-    writes: tuple[OffsetWrite, ...] = planned_writes(file, export.offsets, export.delays, export.version, How.MERGE)
+    file = folder / export.form.name
+    writes: tuple[OffsetWrite, ...] = planned_writes(
+        file, export.offsets, export.delays, export.version, How.MERGE, export.form
+    )
     return MergedExport(
         file=named(file),
         changed=any(write_both(writes)),
@@ -83,11 +85,11 @@ def _merged(folder: Path, export: OffsetsExport, named: Callable[[object], str])
 
 
 @contextmanager
-def _written_back(root: Root, copy: Path) -> Iterator[None]:
+def _written_back(root: Root, copy: Path, forms: Iterable[OffsetForm]) -> Iterator[None]:
     """The broker's objects as files in ``copy``. At the end of the block, also after an error, those that changed are
     written back."""
     before: dict[str, bytes | None] = {}
-    for form in (CONSUMER_OFFSETS, DELAY_OFFSETS):
+    for form in forms:
         for name in (f"{form.name}.bak", form.name):  # in the order of the writes
             before[name], _ = root.look_at(name)
             if (content := before[name]) is not None:

@@ -26,7 +26,7 @@ def not_installed(handed: Handed, at_broker: Iterable[Observed]) -> tuple[str, .
     if not groups:
         return ()
     note = (
-        f"config/consumerOffset.json lacks offsets of groups that were handed back: {listed(sorted(groups))}. Here they go on "
+        f"the broker's file of offsets lacks those of groups that were handed back: {listed(sorted(groups))}. Here they go on "
         "from the hand-back; for the broker install the file of 'rmq offsets export'"
     )
     return (note,)

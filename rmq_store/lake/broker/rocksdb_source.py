@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rmq_store.broker_files.broker_json import parse
+from rmq_store.broker_files.config_files import LMQ_OFFSETS
 from rmq_store.broker_files.file_source import FileSource, small_content
 from rmq_store.broker_files.limits import MAX_CONFIG_BYTES
 from rmq_store.broker_files.rocks_db import JSON_OF, QUEUES, is_rocksdb_file
@@ -39,7 +40,7 @@ def with_rocksdb(source: FileSource, max_config_bytes: int = MAX_CONFIG_BYTES) -
         return source
     if not all(source.list(folder) for folder in JSON_OF):
         return source
-    beside = {f"config/{name}{end}" for name in JSON_OF.values() for end in ("", ".bak")}
+    beside = {f"config/{name}{end}" for name in (*JSON_OF.values(), LMQ_OFFSETS) for end in ("", ".bak")}
     if beside & {name for name, _ in source.list("config")}:
         return source
     made = {f"config/{JSON_OF[folder]}": _as_json(source, folder, max_config_bytes) for folder in JSON_OF}

@@ -35,6 +35,7 @@ _SHAPES: Mapping[str, Shape] = {
     "handed_back_by": str,
     "last_records": (int, int, str),
     "messages": int,
+    "offsets_file": str,
     "other_levels": [(int, int)],
     "queue_gaps": [(str, int, int, int, str)],
     "range": (int, int),

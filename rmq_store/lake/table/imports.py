@@ -46,6 +46,10 @@ HANDED_BACK_BY = "handed_back_by"
 """The parameter of an import after a hand-back: the id of that one."""
 
 
+OFFSETS_FILE = "offsets_file"
+"""The parameter of an import whose broker keeps its groups' offsets in another file than ``consumerOffset.json``: its name."""
+
+
 def last_import(shard: Shard, broker_name: str) -> Ctl | None:
     """The newest import of the broker in the handle's snapshot, None when nothing of the broker was imported.
 
@@ -205,6 +209,7 @@ def parameters_of_next(shard: Shard, broker_name: str) -> dict[str, Any]:
         **({LAST_RECORDS: records} if records else {}),
         "topics": configs.parameter("topics"),
         "groups": configs.parameter("groups"),
+        **({OFFSETS_FILE: offsets_file} if (offsets_file := configs.parameter(OFFSETS_FILE)) else {}),
         **({CONTINUES_OF: first.commit_id} if first else {}),
         **generations_of(shard, broker_name),
     }
