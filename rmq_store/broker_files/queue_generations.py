@@ -7,7 +7,7 @@ its first message: a lake offset is the base plus the broker's offset.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,28 +60,38 @@ class Generations:
         return cls({(topic, queue_id): tuple(bases) for topic, queue_id, bases in rows})
 
 
+@dataclass(frozen=True, slots=True)
+class AtBroker:
+    """What a broker's files say of its groups' offsets, in its own numbers."""
+
+    newest: Collection[Observed]
+    """The offsets."""
+    topics: Collection[str]
+    """Those that it has; empty: not known."""
+    is_emptied: Callable[[MessageQueue], bool | None]
+    """Whether a queue that has messages in the lake has none there, in the newest generation; None: not known."""
+
+
 def observed_here(
     names: LogNames,
     generations: Generations,
-    topics: Iterable[str],
+    broker: AtBroker,
     ends: Mapping[MessageQueue, int],
     earlier: Iterable[Observed],
-    newest: Iterable[Observed],
     handed: Collection[tuple[str, MessageQueue]] = (),
 ) -> tuple[Observed, ...]:
     """What the broker's groups have consumed, as lake offsets in the queues of all names of its log (``observed_in_log``).
 
-    ``newest``: the offsets in the broker's files; ``earlier``: what the import before recorded, in lake offsets; ``topics``:
-    those that the broker has, empty: not known; ``ends``: the next offset of each queue in the lake. A broker of version 5
-    removes the offsets of a deleted topic from its files, one of version 4 leaves them there. Until the group has one in the
-    newest generation it keeps what was recorded, so that here it continues there and goes on to the newest generation. How far
-    a delay level is delivered never falls. ``handed``: the group and queue of each offset that the last hand-back gave the
-    broker. It counts until the broker's files have one there: they have none of a group that only the lake had, if the exported
-    file was not installed, and the group would begin as a new one.
+    ``earlier``: what the import before recorded, in lake offsets; ``ends``: the next offset of each queue in the lake. A broker
+    of version 5 removes the offsets of a deleted topic from its files, one of version 4 leaves them there. Until the group has
+    one in the newest generation it keeps what was recorded, so that here it continues there and goes on to the newest
+    generation. How far a delay level is delivered never falls. ``handed``: the group and queue of each offset that the last
+    hand-back gave the broker. It counts until the broker's files have one there: they have none of a group that only the lake
+    had, if the exported file was not installed, and the group would begin as a new one.
     """
-    before, has = {(one.group, one.queue): one for one in earlier}, set(topics)
+    before = {(one.group, one.queue): one for one in earlier}
     at_broker = []
-    for one in newest:
+    for one in broker.newest:
         here = Observed(one.group, one.queue, generations.base(one.queue) + one.offset)
         if not _is_left_over(generations, ends, before.get((one.group, one.queue)), here):
             at_broker.append(here)
@@ -89,9 +99,9 @@ def observed_here(
     for key, one in before.items():
         now = observed.get(key)
         if now is None:
-            is_kept = key in handed or _is_older(generations, has, one)
+            is_kept = key in handed or _is_older(generations, broker, one)
         else:
-            is_kept = one.group == SCHEDULE_GROUP and one.offset > now.offset
+            is_kept = one.offset > now.offset and (one.group == SCHEDULE_GROUP or broker.is_emptied(one.queue) is True)
         if is_kept:
             observed[key] = one
     return tuple(sorted(observed.values(), key=lambda one: (one.group, one.queue)))
@@ -106,7 +116,9 @@ def _is_left_over(
     return recorded is not None and is_beyond and 0 < generations.base(here.queue) >= recorded.offset
 
 
-def _is_older(generations: Generations, topics: Collection[str], seen: Observed) -> bool:
-    """Whether the offset is one of a topic, or of a generation, that the broker has deleted."""
-    base = generations.base(seen.queue)
-    return (bool(topics) and seen.queue.topic not in topics) or 0 < base >= seen.offset
+def _is_older(generations: Generations, broker: AtBroker, seen: Observed) -> bool:
+    """Whether the offset is one of a topic, or of a generation, that the broker has deleted. A queue that was made again has no
+    base until it has a message: that the broker has none in it says so. Where that is not known the offset may be one."""
+    if broker.topics and seen.queue.topic not in broker.topics:
+        return True
+    return 0 < generations.base(seen.queue) >= seen.offset or broker.is_emptied(seen.queue) is not False

@@ -341,6 +341,26 @@ def test_an_offset_that_a_broker_of_version_4_left_in_its_file_is_one_of_the_del
     assert broker.consumed() == ["a003", "a004", "b000", "b001"]
 
 
+@pytest.mark.parametrize("offsets", [{}, {"T@g": 0}])
+def test_a_queue_that_has_no_message_yet_keeps_its_groups_offset(broker: Broker, offsets: dict[str, int]) -> None:
+    """Also where the group has read from the new queue that it is empty, and has committed its offset 0."""
+    broker.sends(*sent("a", 0, 5), *sent("u", 0, 1, "U"))
+    broker.imported(offsets={"T@g": 3})
+    broker.deletes_topic()
+    broker.sends(*sent("u", 1, 2, "U"))
+    broker.imported(offsets=offsets)
+    broker.rmq.json("cutover", "--broker", "broker-a", "--reason", "switched off")
+    broker.rmq.json("consume", "--group", "g")
+    assert broker.consumed() == ["a003", "a004"]
+
+
+def test_an_offset_that_the_broker_deleted_in_a_queue_with_messages_is_gone(broker: Broker) -> None:
+    broker.sends(*sent("a", 0, 5))
+    broker.imported(offsets={"T@g": 3})
+    broker.imported(offsets={})
+    assert broker.rmq.json("cutover", "--broker", "broker-a", "--reason", "switched off")["groups"] == 0
+
+
 def test_an_export_counts_what_only_the_store_has(broker: Broker) -> None:
     broker.sends(*sent("a", 0, 5))
     broker.imported()
@@ -371,7 +391,7 @@ def test_an_offset_file_of_the_broker_has_offsets_of_the_new_generation(broker: 
 def test_retries_of_a_group_that_was_deleted_with_its_retry_topic_and_made_again(broker: Broker) -> None:
     broker.sends(*sent("r", 0, 2, "%RETRY%g"), *sent("a", 0, 1))
     broker.imported(offsets={"%RETRY%g@g": 2, "T@g": 1}, topics=("T", "%RETRY%g"))
-    broker.deletes_topic()
+    broker.deleted = 2  # T keeps its queue
     broker.sends(*sent("s", 0, 3, "%RETRY%g"))
     broker.imported(offsets={"%RETRY%g@g": 1}, topics=("T", "%RETRY%g"))
     broker.rmq.json("cutover", "--broker", "broker-a", "--reason", "switched off")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
+
 import pytest
 
 from rmq_store.broker_files.log_names import LogNames
-from rmq_store.broker_files.queue_generations import Generations, observed_here
+from rmq_store.broker_files.queue_generations import AtBroker, Generations, observed_here
 from rmq_store.commit.ctl import SCHEDULE_GROUP, Observed
 from rmq_store.message.message import MessageQueue
 
@@ -14,6 +16,12 @@ QUEUE = MessageQueue("T", "a", 0)
 OTHER = MessageQueue("U", "a", 0)
 TWICE = Generations({("T", 0): (5, 12)})
 """Queue 0 of T had 5 messages, then 7, and has begun again at offset 12."""
+
+
+def at_broker(
+    newest: Iterable[Observed] = (), topics: Collection[str] = (), is_emptied: bool | None = False
+) -> AtBroker:
+    return AtBroker(tuple(newest), topics, lambda queue: is_emptied)
 
 
 @pytest.mark.parametrize(("offset", "at_broker"), [(0, 0), (4, 4), (5, 0), (11, 6), (12, 0), (30, 18)])
@@ -53,15 +61,30 @@ def test_a_group_of_the_broker_has_its_offset_in_the_newest_generation_or_keeps_
 ) -> None:
     earlier = [] if before is None else [Observed("g", QUEUE, before)]
     newest = [] if now is None else [Observed("g", QUEUE, now)]
-    result = observed_here(ONE_NAME, TWICE, ("T", "U"), {QUEUE: 30}, earlier, newest)
+    result = observed_here(ONE_NAME, TWICE, at_broker(newest, ("T", "U")), {QUEUE: 30}, earlier)
     assert result == (() if observed is None else (Observed("g", QUEUE, observed),))
 
 
 def test_a_group_keeps_its_offset_in_a_topic_that_was_deleted() -> None:
     earlier = (Observed("g", OTHER, 3),)
-    assert observed_here(ONE_NAME, Generations(), ("T",), {}, earlier, ()) == earlier
-    assert observed_here(ONE_NAME, Generations(), ("T", "U"), {}, earlier, ()) == ()
-    assert observed_here(ONE_NAME, Generations(), (), {}, earlier, ()) == ()
+    assert observed_here(ONE_NAME, Generations(), at_broker(topics=("T",)), {}, earlier) == earlier
+    assert observed_here(ONE_NAME, Generations(), at_broker(topics=("T", "U")), {}, earlier) == ()
+    assert observed_here(ONE_NAME, Generations(), at_broker(), {}, earlier) == ()
+
+
+@pytest.mark.parametrize("is_emptied", [True, None])
+def test_a_group_keeps_its_offset_where_its_queue_was_made_again_and_has_no_message(is_emptied: bool | None) -> None:
+    earlier = (Observed("g", OTHER, 3),)
+    assert observed_here(ONE_NAME, Generations(), at_broker((), ("T", "U"), is_emptied), {}, earlier) == earlier
+
+
+@pytest.mark.parametrize(("is_emptied", "offset"), [(True, 3), (False, 0), (None, 0)])
+def test_an_offset_in_a_queue_that_was_made_again_does_not_lower_the_one_before(
+    is_emptied: bool | None, offset: int
+) -> None:
+    earlier, now = (Observed("g", OTHER, 3),), (Observed("g", OTHER, 0),)
+    (seen,) = observed_here(ONE_NAME, Generations(), at_broker(now, ("U",), is_emptied), {}, earlier)
+    assert seen.offset == offset
 
 
 @pytest.mark.parametrize(("before", "now", "observed"), [(3, 5, 5), (5, 3, 5), (5, None, None), (None, 3, 3)])
@@ -72,7 +95,7 @@ def test_how_far_a_delay_level_is_delivered_never_falls(
     earlier, newest, result = (
         () if offset is None else (Observed(SCHEDULE_GROUP, level, offset),) for offset in (before, now, observed)
     )
-    assert observed_here(ONE_NAME, Generations(), (), {}, earlier, newest) == result
+    assert observed_here(ONE_NAME, Generations(), at_broker(newest), {}, earlier) == result
 
 
 def test_in_a_log_with_two_names_a_group_keeps_its_offsets_under_both() -> None:
@@ -83,8 +106,8 @@ def test_in_a_log_with_two_names_a_group_keeps_its_offsets_under_both() -> None:
     again = Generations({("T", 0): (6,)})
     for newest in ((), (Observed("g", newer, 9),)):
         for topics in (("T",), ("U",)):
-            assert observed_here(names, again, topics, {newer: 8}, earlier, newest) == earlier
-    begun = observed_here(names, again, ("T",), {newer: 8}, earlier, (Observed("g", newer, 1),))
+            assert observed_here(names, again, at_broker(newest, topics), {newer: 8}, earlier) == earlier
+    begun = observed_here(names, again, at_broker((Observed("g", newer, 1),), ("T",)), {newer: 8}, earlier)
     assert begun == (Observed("g", QUEUE, 4), Observed("g", newer, 7))
 
 
@@ -94,5 +117,5 @@ def test_a_delay_level_never_falls_under_any_name() -> None:
     recorded = (Observed(SCHEDULE_GROUP, older, 2), Observed(SCHEDULE_GROUP, newer, 4))
     for delivered, result in ((1, (2, 4)), (3, (3, 4)), (5, (4, 5))):
         newest = (Observed(SCHEDULE_GROUP, newer, delivered),)
-        observed = observed_here(names, Generations(), (), {}, recorded, newest)
+        observed = observed_here(names, Generations(), at_broker(newest), {}, recorded)
         assert tuple(one.offset for one in observed) == result

@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from rmq_store.broker_files.batch_consume_queue import list_batch_consume_queues
+from rmq_store.broker_files.batch_consume_queue import BatchConsumeQueueFiles, list_batch_consume_queues
 from rmq_store.broker_files.commit_log_file import list_commit_log
 from rmq_store.broker_files.consume_queue_file import ConsumeQueueFiles, list_consume_queues
 from rmq_store.broker_files.file_source import FileSource
 from rmq_store.broker_files.limits import MOST_CONFIG_BYTES, MOST_QUEUES
 from rmq_store.broker_files.mapped_file_queue import MappedFileQueue
-from rmq_store.broker_files.queue_generations import Generations, QueueKey, observed_here
+from rmq_store.broker_files.queue_generations import AtBroker, Generations, QueueKey, observed_here
 from rmq_store.broker_files.rocks_db import refuse_rocksdb
 from rmq_store.commit.claim import Wish
 from rmq_store.commit.ctl import Action, Ctl, is_born_here
@@ -135,7 +135,8 @@ class _BrokerStore:
     files: FileSource
     log: MappedFileQueue
     configs: BrokerConfigs
-    queues: Mapping[tuple[str, int], ConsumeQueueFiles]
+    queues: Mapping[QueueKey, ConsumeQueueFiles]
+    batch_queues: Mapping[QueueKey, BatchConsumeQueueFiles]
 
     @classmethod
     def read(cls, source: Root, request: ImportRequest) -> _BrokerStore:
@@ -146,7 +147,8 @@ class _BrokerStore:
             files, request.broker_name, max_config_bytes=request.max_config_bytes, max_queues=request.max_queues
         )
         queues = {(queue.topic, queue.queue_id): queue for queue in list_consume_queues(files)}
-        return cls(files, log, configs, queues)
+        batch_queues = {(queue.topic, queue.queue_id): queue for queue in list_batch_consume_queues(files)}
+        return cls(files, log, configs, queues, batch_queues)
 
 
 def _next_part(
@@ -211,7 +213,7 @@ class _Import:
             read = read_part(job, log, begin, self.engine, progressed)
         recorded = last_configs(shard, broker_name if cut is None else cut.broker_name)
         part = self._part(len(parts) + 1, cut, generations, begun_again)
-        ends = {queue: begun.max_offset(queue) for queue in begun.all_queues()} if generations.bases else {}
+        ends = {queue: begun.max_offset(queue) for queue in begun.all_queues()}
         ends |= {segment.queue: (segment.base or 0) + segment.count for segment in read.produced}
         configs = self._configs(cut, recorded, generations, ends)
         notes = configs.notes if read.note is None else (*configs.notes, read.note)
@@ -304,8 +306,21 @@ class _Import:
             names = names_of_log(self.shard, cut.broker_name).continued_by(cut.name, cut.by_queue)
         earlier = recorded.observed if recorded else ()
         handed = handed_offsets(self.shard, name)
-        observed = observed_here(names, generations, configs.topics, ends, earlier, configs.observed, handed)
+        at_broker = AtBroker(configs.observed, configs.topics, partial(self._is_emptied, generations, ends))
+        observed = observed_here(names, generations, at_broker, ends, earlier, handed)
         return replace(configs, observed=observed, notes=(*configs.notes, *not_installed(handed, configs.observed)))
+
+    def _is_emptied(
+        self, generations: Generations, ends: Mapping[MessageQueue, int], queue: MessageQueue
+    ) -> bool | None:
+        """As ``AtBroker``: by the consume queues, which a copy of the broker's store may lack."""
+        if ends.get(queue, 0) <= generations.base(queue):
+            return False
+        if not self.broker.queues:
+            return None
+        key = (queue.topic, queue.queue_id)
+        files = self.broker.queues.get(key)
+        return key not in self.broker.batch_queues if files is None else not files.written()
 
     def _job(self, generations: Generations) -> ImportJob:
         return ImportJob(
@@ -316,9 +331,7 @@ class _Import:
             broker_name=self.request.broker_name,
             levels=self.store.levels,
             queues=self.broker.queues,
-            batch_queues={
-                (queue.topic, queue.queue_id): queue for queue in list_batch_consume_queues(self.broker.files)
-            },
+            batch_queues=self.broker.batch_queues,
             file_bytes=self.broker.log.files[0].size_bytes,
             salvage=self.request.salvage,
             max_body_bytes=self.request.max_body_bytes,
