@@ -174,6 +174,11 @@ def read_subscription_groups(
     return load_config(source, "subscriptionGroup.json", parse_subscription_groups, most_bytes)
 
 
+def read_pop_groups(source: FileSource, most_bytes: int = MAX_CONFIG_BYTES) -> ConfigFile[set[tuple[str, str]]]:
+    """Topic and group of those that are set to pop. Raises as :func:`read_consumer_offsets`."""
+    return load_config(source, "messageRequestMode.json", parse_pop_groups, most_bytes)
+
+
 def read_consumer_filters(source: FileSource) -> ConfigFile[dict[tuple[str, str], ConsumerFilterData]]:
     """The SQL92 subscriptions by topic and group. Raises as :func:`read_consumer_offsets`."""
     return load_config(source, "consumerFilter.json", parse_consumer_filters)
@@ -280,6 +285,16 @@ def parse_consumer_filters(text: str) -> dict[tuple[str, str], ConsumerFilterDat
         )
         for topic, by_topic in _texts(object_of(_root(text).get("filterDataByTopic")))
         for group, value in _texts(object_of(object_of(by_topic).get("groupFilterData")))
+    }
+
+
+def parse_pop_groups(text: str) -> set[tuple[str, str]]:
+    """``messageRequestMode.json``: topic and group where the mode is POP. Raises as :func:`parse_consumer_offsets`."""
+    return {
+        (topic, group)
+        for topic, groups in _texts(object_of(_root(text).get("messageRequestModeMap")))
+        for group, value in _texts(object_of(groups))
+        if object_of(value).get("mode") == "POP"
     }
 
 

@@ -214,13 +214,27 @@ def import_store(
     )
 
 
-def cutover(*, broker: BrokerOption, options: ChangeOptions) -> None:
+def cutover(
+    *,
+    broker: BrokerOption,
+    leave_popped: Annotated[
+        bool,
+        typer.Option(
+            "--leave-popped",
+            help="Also when groups have popped messages and not acked them: these stay unread here.",
+        ),
+    ] = False,
+    options: ChangeOptions,
+) -> None:
     """Take over a broker's groups and delayed messages.
 
     The store takes over the offsets of the broker's groups and the retries in its delay levels. Messages in its timer are
     not taken over; the answer counts them. Messages that the broker's log shows as delivered are not delivered again,
     also when the broker was killed before it recorded that. First stop the broker and import once more: afterwards
     nothing can be imported from it, until 'rmq hand-back' ends the cut-over.
+
+    Pop is not supported here. Where groups of the broker have popped messages and not acked them, the cut-over is refused
+    unless --leave-popped is given.
     """
     output, host = Output(options.as_json), Host()
     store = open_store(options.root)
@@ -235,6 +249,7 @@ def cutover(*, broker: BrokerOption, options: ChangeOptions) -> None:
         request_id=request_id,
         actor=actor_of(options.actor),
         reason=reason_of(options.reason, options.dry_run),
+        leave_popped=leave_popped,
         dry_run=options.dry_run,
     )
     output.answer(

@@ -14,6 +14,7 @@ from rmq_store.broker_files.config_files import (
     has_abort_file,
     read_consumer_offsets,
     read_delay_offsets,
+    read_pop_groups,
     read_subscription_groups,
     read_topics,
 )
@@ -22,7 +23,7 @@ from rmq_store.broker_files.limits import MAX_CONFIG_BYTES, MAX_QUEUES
 from rmq_store.commit.ctl import SCHEDULE_GROUP, Ctl, Observed
 from rmq_store.consumer.delay import delay_level_to_queue_id
 from rmq_store.errors import OverLimit
-from rmq_store.lake.table.imports import OFFSETS_FILE
+from rmq_store.lake.table.imports import KV_STORE, OFFSETS_FILE, POP_GROUPS
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import SCHEDULE_TOPIC
 from rmq_store.message.perm_name import is_inherited, is_readable
@@ -70,6 +71,10 @@ def read_configs(
     }
     if has_abort_file(source):
         parameters["abort"] = True
+    if pop_groups := read_pop_groups(source, max_config_bytes).value:
+        parameters[POP_GROUPS] = sorted(map(list, pop_groups))
+    if source.list("kvStore"):
+        parameters[KV_STORE] = True
     if (offsets.used or "").startswith(f"{FOLDER}/{LMQ_OFFSETS}"):
         parameters[OFFSETS_FILE] = LMQ_OFFSETS
     files = (offsets, delays, topics, groups)
@@ -103,7 +108,8 @@ def _check_queue_nums(
 
 def same_configs(before: Ctl, now: Ctl) -> bool:
     """Whether two imports observed the same configuration."""
-    same = all(before.parameter(name) == now.parameter(name) for name in ("topics", "groups", "abort", OFFSETS_FILE))
+    names = ("topics", "groups", "abort", OFFSETS_FILE, POP_GROUPS, KV_STORE)
+    same = all(before.parameter(name) == now.parameter(name) for name in names)
     return same and before.observed == now.observed
 
 

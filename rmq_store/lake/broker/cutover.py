@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from rmq_store.admin.offset_moves import first_offsets
 from rmq_store.broker_files.delivered_levels import LevelProgress
+from rmq_store.broker_files.pop_check_points import REVIVE_TOPIC_PREFIX
 from rmq_store.commit.claim import Wish
 from rmq_store.commit.ctl import SCHEDULE_GROUP, Action, Actor, Ctl, Moved, Observed, Proposal, canonical_json
 from rmq_store.commit.positions import Positions, cutover_id, del_id, grp_id, import_id, off_id, pas_id
@@ -23,6 +24,7 @@ from rmq_store.errors import WrongUse
 from rmq_store.lake.broker.broker_levels import delivered_levels
 from rmq_store.lake.broker.broker_timer import WaitingTimers, waiting_timers
 from rmq_store.lake.broker.diverged_log import refuse_closed
+from rmq_store.lake.broker.popped_messages import NOTHING_POPPED, Popped, popped_messages
 from rmq_store.lake.commit.claim import claimed
 from rmq_store.lake.commit.commit import commit
 from rmq_store.lake.commit.dispatch import follow_up
@@ -54,6 +56,8 @@ class CutoverReport:
     """A sentence on each group that is not adopted in some queues."""
     levels: tuple[LevelProgress, ...] = ()
     """The levels that have messages after the broker's ``delayOffset.json``."""
+    popped: Popped = NOTHING_POPPED
+    """Messages that groups of the broker have popped and not acked: they stay unread here."""
     warnings: tuple[str, ...] = ()
     """What failed after the commit."""
 
@@ -74,12 +78,14 @@ def cutover(
     request_id: str,
     actor: Actor,
     reason: str,
+    leave_popped: bool = False,
     dry_run: bool = False,
 ) -> CutoverReport:
     """End the broker's ownership; the same request again answers with the report of the first time.
 
-    Raises WrongUse (no reason, nothing imported, cut over by another request), HeldByAnother (an import runs), and the
-    errors of ``commit``.
+    ``leave_popped``: also where groups of the broker have popped messages and not acked them. Raises WrongUse (no reason,
+    nothing imported, cut over by another request, popped messages), HeldByAnother (an import runs), and the errors of
+    ``commit``.
     """
     if not reason.strip():
         raise WrongUse("a cut-over needs a reason (--reason); it is recorded permanently")
@@ -102,6 +108,8 @@ def cutover(
         adoption = _adopted(store, shard, broker_name)
         moves, levels = adoption
         report = _report(Status.COMMITTED, store, shard, broker_name, adoption)
+        if not leave_popped:
+            report.popped.refuse(broker_name)
         groups = sorted({move.group for move in moves})
         ctl = Ctl(
             host.new_commit_id(),
@@ -110,7 +118,12 @@ def cutover(
             reason=reason,
             request_id=request_id,
             parameters=canonical_json(
-                {"broker_name": broker_name, "groups": groups, "levels": [asdict(level) for level in levels]}
+                {
+                    "broker_name": broker_name,
+                    "groups": groups,
+                    "levels": [asdict(level) for level in levels],
+                    **({"popped": asdict(report.popped)} if report.popped else {}),
+                }
             ),
             moved=moves,
         )
@@ -142,16 +155,34 @@ def _earlier(store: LakeStore, shard: Shard, broker_name: str, request_id: str) 
 def _report(status: Status, store: LakeStore, shard: Shard, broker_name: str, adoption: _Adoption) -> CutoverReport:
     positions, names = shard.positions(), names_of_log(shard, broker_name).names
     moves, levels = adoption
+    newest = last_configs(shard, broker_name)
+    popped = popped_messages(store, shard.name, positions, names, newest) if newest else NOTHING_POPPED
     return CutoverReport(
         status=status,
         shard=shard.name,
         broker_name=broker_name,
         groups=len({move.group for move in moves} - {SCHEDULE_GROUP}),
         waiting=_waiting(positions, names, moves),
-        notes=(*_level_notes(shard, broker_name, levels), *_timer_notes(store, shard, positions, names)),
+        notes=(
+            *_level_notes(shard, broker_name, levels),
+            *_timer_notes(store, shard, positions, names),
+            *_popped_notes(status, popped),
+        ),
         left_out=_left_out(shard, positions, broker_name),
         levels=levels,
+        popped=popped,
     )
+
+
+def _popped_notes(status: Status, popped: Popped) -> tuple[str, ...]:
+    if not popped:
+        return ()
+    end = (
+        "the cut-over is refused without --leave-popped: let the broker's consumers read them, and import again"
+        if status is Status.DRY_RUN
+        else "they stay unread here, as --leave-popped says"
+    )
+    return (*popped.notes, f"no group reads messages here that wait for pop; {end}")
 
 
 def _adopted(store: LakeStore, shard: Shard, broker_name: str) -> _Adoption:
@@ -280,6 +311,7 @@ def _timer_notes(store: LakeStore, shard: Shard, positions: Positions, names: Se
         f"{_span(timers)}. 'rmq deliver' does not deliver them: let the broker do so and import again before the cut-over, "
         "or send them again with 'rmq send --deliver-at'"
         for timers in waiting_timers(store, shard.name, names)
+        if not timers.topic.startswith(REVIVE_TOPIC_PREFIX)  # pop's own records: its messages are counted
     )
 
 

@@ -7,7 +7,9 @@ their position, and the next cut-over takes over what the broker has done by the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from rmq_store.admin.offset_moves import need_reason, next_epoch
 from rmq_store.commit.claim import Wish
@@ -28,6 +30,7 @@ from rmq_store.commit.positions import (
 )
 from rmq_store.commit.request import Status
 from rmq_store.errors import WrongUse
+from rmq_store.lake.broker.popped_messages import pop_topics as pop_topics_of
 from rmq_store.lake.commit.claim import claimed
 from rmq_store.lake.commit.commit import commit
 from rmq_store.lake.commit.dispatch import follow_up
@@ -70,7 +73,8 @@ def hand_back(
     log = names_of_log(shard, broker_name).names
     _refuse_not_cut_over(shard, broker_name)
     if dry_run:
-        return _report(Status.DRY_RUN, shard, broker_name, handed_moves(shard.positions(), log))
+        moves = handed_moves(shard.positions(), log, _pop_topics(shard, broker_name))
+        return _report(Status.DRY_RUN, shard, broker_name, moves)
     with claimed(shard, Wish.of_whole(request_id, actor, "~import", log[0]), host) as claim:
         shard.commitlog.refresh()
         if earlier := _earlier(shard, broker_name, request_id):  # by another attempt, before this one had the claim
@@ -78,7 +82,8 @@ def hand_back(
             return earlier
         _refuse_not_cut_over(shard, broker_name)
         positions = shard.positions()
-        moves = handed_moves(positions, log)
+        pop_topics = _pop_topics(shard, broker_name)
+        moves = handed_moves(positions, log, pop_topics)
         ctl = Ctl(
             host.new_commit_id(),
             Action.HAND_BACK,
@@ -92,12 +97,19 @@ def hand_back(
         claim.stop_renewing()
         committed = commit(
             shard,
-            claim.taken.ended_by(hand_back_proposal(ctl, positions, broker_name, log)),
+            claim.taken.ended_by(hand_back_proposal(ctl, positions, broker_name, log, pop_topics)),
             host,
             started_ms=started_ms,
         )
     report = _report(Status.COMMITTED, shard, broker_name, moves)
     return replace(report, commit_id=committed.ctl.commit_id, warnings=follow_up(shard, host))
+
+
+def _pop_topics(shard: Shard, broker_name: str) -> dict[str, str]:
+    newest = last_configs(shard, broker_name)
+    names = names_of_log(shard, broker_name).names
+    queues = [queue for queue in shard.positions().all_queues() if queue.broker_name in names]
+    return pop_topics_of(newest, queues) if newest else {}
 
 
 def _earlier(shard: Shard, broker_name: str, request_id: str) -> HandBackReport | None:
@@ -128,13 +140,15 @@ def _report(status: Status, shard: Shard, broker_name: str, moves: tuple[Moved, 
     )
 
 
-def handed_moves(positions: Positions, log: tuple[str, ...]) -> tuple[Moved, ...]:
+def handed_moves(
+    positions: Positions, log: tuple[str, ...], pop_topics: Mapping[str, str] = MappingProxyType({})
+) -> tuple[Moved, ...]:
     """Every offset in the broker's queues is deleted. Those of a group that was deleted here stay: from then on the broker's
     offsets do not count for it. The delay levels are named also where nothing was delivered yet, and the retries of a group
     also where it has consumed none: a delivery of them, or the group's first window, may be running, and the higher epoch
-    refuses its commit."""
+    refuses its commit. ``pop_topics``: the group of each pop retry topic."""
     queues = [queue for queue in positions.all_queues() if queue.broker_name in log]
-    owned = [(owner, queue) for queue in queues if (owner := _owner(queue.topic)) is not None]
+    owned = [(owner, queue) for queue in queues if (owner := _owner(queue.topic, pop_topics)) is not None]
     places = [(group_of(app_id), queue_of(app_id)) for app_id, _ in positions.of_kind(PositionKind.OFFSET)]
     return tuple(
         Moved(group, queue, positions.get(off_id(group, queue)), ABSENT, next_epoch(positions, group))
@@ -143,10 +157,12 @@ def handed_moves(positions: Positions, log: tuple[str, ...]) -> tuple[Moved, ...
     )
 
 
-def _owner(topic: str) -> str | None:
+def _owner(topic: str, pop_topics: Mapping[str, str]) -> str | None:
     """The only group that reads the topic; None: any group may."""
     if topic == SCHEDULE_TOPIC:
         return SCHEDULE_GROUP
+    if topic in pop_topics:
+        return pop_topics[topic]
     return topic.removeprefix(RETRY_GROUP_TOPIC_PREFIX) if topic.startswith(RETRY_GROUP_TOPIC_PREFIX) else None
 
 
@@ -162,7 +178,13 @@ def _observed(shard: Shard, broker_name: str, moves: tuple[Moved, ...]) -> tuple
     return tuple(one for _, one in sorted((before | handed).items()))
 
 
-def hand_back_proposal(ctl: Ctl, positions: Positions, broker_name: str, log: tuple[str, ...]) -> Proposal:
+def hand_back_proposal(
+    ctl: Ctl,
+    positions: Positions,
+    broker_name: str,
+    log: tuple[str, ...],
+    pop_topics: Mapping[str, str] = MappingProxyType({}),
+) -> Proposal:
     """The hand-back as a commit. ``ctl``: it has the ``handed_moves``; ``log``: all broker names of the log.
 
     ``closed`` refuses it when one of the groups got an offset in another queue of the broker in between: the group would keep
@@ -182,6 +204,6 @@ def hand_back_proposal(ctl: Ctl, positions: Positions, broker_name: str, log: tu
         ids_of(PositionKind.OFFSET, group, topic, name)
         for group in sorted(groups - {SCHEDULE_GROUP})
         for topic, name in sorted(topics)
-        if _owner(topic) in (None, group)
+        if _owner(topic, pop_topics) in (None, group)
     ]
     return Proposal(ctl, expect, advance, closed=tuple(prefixes))

@@ -50,6 +50,13 @@ OFFSETS_FILE = "offsets_file"
 """The parameter of an import whose broker keeps its groups' offsets in another file than ``consumerOffset.json``: its name."""
 
 
+POP_GROUPS = "pop_groups"
+"""The parameter of an import whose broker has set groups to pop: [topic, group] of each."""
+
+KV_STORE = "kv_store"
+"""The parameter of an import whose broker has a database of popped messages."""
+
+
 def last_import(shard: Shard, broker_name: str) -> Ctl | None:
     """The newest import of the broker in the handle's snapshot, None when nothing of the broker was imported.
 
@@ -209,7 +216,7 @@ def parameters_of_next(shard: Shard, broker_name: str) -> dict[str, Any]:
         **({LAST_RECORDS: records} if records else {}),
         "topics": configs.parameter("topics"),
         "groups": configs.parameter("groups"),
-        **({OFFSETS_FILE: offsets_file} if (offsets_file := configs.parameter(OFFSETS_FILE)) else {}),
+        **{name: value for name in (OFFSETS_FILE, POP_GROUPS, KV_STORE) if (value := configs.parameter(name))},
         **({CONTINUES_OF: first.commit_id} if first else {}),
         **generations_of(shard, broker_name),
     }

@@ -1,0 +1,154 @@
+"""What groups of a broker have popped and not acked: a cut-over takes over their offsets, which are beyond these messages.
+
+They wait in the pop retry topics, in check points of the revive log or of the timer that delivers to it, or in a database of
+the broker (``popConsumerKVServiceEnable``), which is not read. Pop is not supported here: no window reads them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rmq_store.broker_files.pop_check_points import REVIVE_GROUP, REVIVE_TOPIC_PREFIX, not_acked
+from rmq_store.broker_files.pop_retry_topics import pop_retry_topics
+from rmq_store.commit.ctl import Ctl
+from rmq_store.commit.positions import Positions
+from rmq_store.errors import WrongUse
+from rmq_store.lake.read.message_search import quoted
+from rmq_store.lake.sql.sql import query
+from rmq_store.lake.table.imports import KV_STORE, POP_GROUPS
+from rmq_store.lake.table.store import LakeStore
+from rmq_store.message.message import MessageQueue
+from rmq_store.message.message_const import TIMER_TOPIC
+
+_MOST_RECORDS = 200_000
+"""So many records of the revive log are read; with more, the number of messages is at least that of these."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoppedMessages:
+    """Of one group of the broker."""
+
+    group: str
+    retries: int
+    """Messages in its pop retry topics that it has not read."""
+    not_acked: int
+    """Messages of check points that the broker has not read."""
+
+    def __str__(self) -> str:
+        return f"group {self.group}: {self.retries:,} in its pop retry topics, {self.not_acked:,} popped and not acked"
+
+
+@dataclass(frozen=True, slots=True)
+class Popped:
+    """Of a broker."""
+
+    groups: tuple[PoppedMessages, ...] = ()
+    has_kv_store: bool = False
+    """Whether the broker has a database of popped messages."""
+
+    def __bool__(self) -> bool:
+        return bool(self.groups) or self.has_kv_store
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        kv_store = (
+            "the broker has a folder kvStore, in which it keeps popped messages (popConsumerKVServiceEnable): how many wait "
+            "there is not known"
+        )
+        return (
+            *(f"messages that wait for pop, {group}" for group in self.groups),
+            *([kv_store] if self.has_kv_store else []),
+        )
+
+    def refuse(self, broker_name: str) -> None:
+        """Raises WrongUse where messages wait: after the cut-over no group would read them."""
+        if self:
+            raise WrongUse(
+                f"groups of broker {broker_name} use pop, which is not supported here, and their offsets are beyond messages "
+                f"that they have not acked: {'; '.join(self.notes)}. No group would read them here. Start the broker and let "
+                "its consumers read all of them, and import again; or give --leave-popped, and these messages stay unread "
+                "here. Nothing was changed"
+            )
+
+
+NOTHING_POPPED = Popped()
+
+
+def popped_messages(store: LakeStore, shard: str, positions: Positions, names: Sequence[str], newest: Ctl) -> Popped:
+    """As far as the broker's log was imported under these names. ``newest``: the import that recorded its configuration."""
+    offsets = {(seen.group, seen.queue): seen.offset for seen in newest.observed}
+    queues = [queue for queue in positions.all_queues() if queue.broker_name in names]
+    retries: Counter[str] = Counter()
+    owners = pop_topics(newest, queues)
+    for queue in queues:
+        if group := owners.get(queue.topic):
+            begin = max(offsets.get((group, queue), 0), positions.min_offset(queue))
+            retries[group] += max(positions.max_offset(queue) - begin, 0)
+    popped = not_acked(_unread_records(store, shard, positions, names, queues, offsets))
+    groups = sorted({group for group, count in retries.items() if count} | popped.keys())
+    return Popped(
+        tuple(PoppedMessages(group, retries[group], popped.get(group, 0)) for group in groups),
+        bool(newest.parameter(KV_STORE)),
+    )
+
+
+def pop_topics(newest: Ctl, queues: Iterable[MessageQueue]) -> dict[str, str]:
+    """The group of each pop retry topic of the broker."""
+    topics = {queue.topic for queue in queues} | set(newest.parameter("topics") or ())
+    readers = [(seen.queue.topic, seen.group) for seen in newest.observed]
+    groups = set(newest.parameter("groups") or ()) | {group for _, group in readers}
+    popping = [(topic, group) for topic, group in newest.parameter(POP_GROUPS) or ()]
+    return pop_retry_topics(topics, groups, popping, readers)
+
+
+def _unread_records(
+    store: LakeStore,
+    shard: str,
+    positions: Positions,
+    names: Sequence[str],
+    queues: Iterable[MessageQueue],
+    offsets: dict[tuple[str, MessageQueue], int],
+) -> list[tuple[str, bytes]]:
+    """Tag and body of the records that the broker has not read from its revive log. Its offset there is that of the last
+    check point that it has read (``PopReviveService#mergeAndRevive``)."""
+    logs = [queue for queue in queues if queue.topic.startswith(REVIVE_TOPIC_PREFIX)]
+    read = {queue: offsets.get((REVIVE_GROUP, queue), -1) for queue in logs}
+    has_timer = any(queue.topic == TIMER_TOPIC and positions.max_offset(queue) for queue in queues)
+    unread = [queue for queue in logs if positions.max_offset(queue) > read[queue] + 1]
+    if not unread and not has_timer:
+        return []
+    of_logs = " OR ".join(
+        f"(topic = {quoted(queue.topic)} AND broker_name = {quoted(queue.broker_name)} AND queue_id = {queue.queue_id} "
+        f"AND queue_offset > {read[queue]})"
+        for queue in unread
+    )
+    text = _UNREAD.format(
+        shard=quoted(shard),
+        brokers=", ".join(map(quoted, names)),
+        timer=quoted(TIMER_TOPIC),
+        revive=quoted(REVIVE_TOPIC_PREFIX),
+        of_logs=of_logs or "FALSE",
+        most=_MOST_RECORDS,
+    )
+    rows: list[dict[str, Any]] = query(store, text).to_pylist()
+    return [(row["tags"] or "", row["body"] or b"") for row in rows]
+
+
+_UNREAD = """
+WITH ours AS (
+    SELECT topic, broker_name, queue_id, queue_offset, tags, unique_key, properties['REAL_TOPIC'] AS real_topic, body
+    FROM messages
+    WHERE shard = {shard} AND broker_name IN ({brokers}) AND (topic = {timer} OR starts_with(topic, {revive}))
+)
+SELECT tags, body
+FROM ours
+WHERE {of_logs}
+    OR (topic = {timer} AND starts_with(real_topic, {revive}) AND NOT EXISTS (
+        SELECT 1 FROM ours AS arrived
+        WHERE arrived.topic = ours.real_topic AND arrived.unique_key = ours.unique_key
+    ))
+LIMIT {most}
+"""

@@ -1,0 +1,116 @@
+"""A broker with a group that pops is cut over: no message that it has popped and not acked is left behind in silence."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.rmq import Rmq
+from tests.contract.test_import_store import store_of
+
+BROKER = ("--broker", "broker-a")
+CUT_OVER = ("cutover", *BROKER, "--reason", "switched off")
+REVIVE = "rmq_sys_REVIVE_LOG_c"
+RETRIES = "%RETRY%g_T"
+
+
+def message(topic: str, queue_offset: int, body: bytes = b"body", **properties: str) -> dict[str, Any]:
+    place = {"topic": topic, "queue_id": 0, "queue_offset": queue_offset}
+    return place | {"stored_body": body, "properties": properties}
+
+
+def record(topic: str, queue_offset: int, tag: str, start: int, **properties: str) -> dict[str, Any]:
+    """A check point of two messages from ``start`` on, or the ack of the first of them, in the revive log or the timer."""
+    fields = {"c": "g", "t": "T", "q": 0, "so": start, "pt": 17, "bn": "broker-a"}
+    body = json.dumps(fields | ({"n": 2, "bm": 0} if tag == "ck" else {"ao": start})).encode()
+    return message(topic, queue_offset, body, TAGS=tag, UNIQ_KEY=f"{tag}{start}", **properties)
+
+
+def in_timer(queue_offset: int, tag: str, start: int) -> dict[str, Any]:
+    return record("rmq_sys_wheel_timer", queue_offset, tag, start, REAL_TOPIC=REVIVE, REAL_QID="0", TIMER_OUT_MS="1000")
+
+
+READ = [
+    *(message("T", number) for number in range(8)),
+    message(RETRIES, 0),
+    in_timer(0, "ck", 0),
+    record(REVIVE, 0, "ck", 0, REAL_TOPIC=REVIVE, REAL_QID="0", TIMER_OUT_MS="1000"),
+]
+"""The group has popped and acked, or read as a retry, all of them."""
+LOGGED = [record(REVIVE, 1, "ck", 2), record(REVIVE, 2, "ack", 2)]
+"""One message of two is acked."""
+TIMED = [in_timer(1, "ck", 4)]
+RETRIED = [message(RETRIES, 1)]
+
+
+def imported(rmq: Rmq, messages: list[dict[str, Any]], *, kv_store: bool = False, mode: bool = True) -> Path:
+    shutil.rmtree(rmq.folder / "broker", ignore_errors=True)
+    folder = store_of(rmq.folder / "broker", *messages)
+    (folder / "config").mkdir()
+    table = {"T@g": {"0": 8}, f"{RETRIES}@g": {"0": 1}, f"{REVIVE}@CID_RMQ_SYS_REVIVE_GROUP": {"0": 0}}
+    (folder / "config" / "consumerOffset.json").write_text(json.dumps({"offsetTable": table}))
+    if mode:
+        modes = {"messageRequestModeMap": {"T": {"g": {"mode": "POP"}}}}
+        (folder / "config" / "messageRequestMode.json").write_text(json.dumps(modes))
+    if kv_store:
+        (folder / "kvStore").mkdir()
+        (folder / "kvStore" / "CURRENT").write_text("MANIFEST-000005")
+    if not (rmq.folder / "var" / "store").exists():
+        rmq.json("init")
+    rmq.json("import-store", str(folder), *BROKER)
+    return folder
+
+
+@pytest.mark.parametrize("mode", [True, False])
+@pytest.mark.parametrize(
+    ("more", "retries", "not_acked"),
+    [(LOGGED, 0, 1), (TIMED, 0, 2), (RETRIED, 1, 0), ([*LOGGED, *TIMED, *RETRIED], 1, 3)],
+)
+def test_a_cut_over_is_refused_while_messages_wait_for_pop(
+    rmq: Rmq, mode: bool, more: list[dict[str, Any]], retries: int, not_acked: int
+) -> None:
+    imported(rmq, [*READ, *more], mode=mode)
+    words = f"group g: {retries} in its pop retry topics, {not_acked} popped and not acked"
+    dry = rmq.json(*CUT_OVER, "--dry-run")
+    assert dry["popped"]["groups"] == [{"group": "g", "retries": retries, "not_acked": not_acked}]
+    assert any(words in note for note in dry["notes"])
+    assert any("refused without --leave-popped" in note for note in dry["notes"])
+    assert not any(REVIVE in note for note in dry["notes"])
+    refused = rmq(*CUT_OVER)
+    assert (refused.exit_code, words in refused.err, "--leave-popped" in refused.err) == (2, True, True)
+    done = rmq.json(*CUT_OVER, "--leave-popped")
+    assert (done["status"], any("stay unread here" in note for note in done["notes"])) == ("committed", True)
+    (row,) = rmq.json("sql", "SELECT parameters FROM ctl WHERE action = 'cutover'")
+    assert json.loads(row["parameters"])["popped"] == done["popped"]
+    assert rmq.json("audit")["audit"] == []
+
+
+def test_a_cut_over_goes_on_where_the_group_has_read_and_acked_everything(rmq: Rmq) -> None:
+    imported(rmq, [*READ, *RETRIED])
+    assert rmq(*CUT_OVER).exit_code == 2
+    folder = imported(rmq, [*READ, *RETRIED])
+    offsets = folder / "config" / "consumerOffset.json"
+    offsets.write_text(offsets.read_text().replace(f'"{RETRIES}@g": {{"0": 1}}', f'"{RETRIES}@g": {{"0": 2}}'))
+    rmq.json("import-store", str(folder), *BROKER)
+    done = rmq.json(*CUT_OVER)
+    assert (done["status"], done["popped"]["groups"], done["notes"]) == ("committed", [], [])
+
+
+def test_a_database_of_popped_messages_may_have_others(rmq: Rmq) -> None:
+    imported(rmq, READ, kv_store=True, mode=False)
+    refused = rmq(*CUT_OVER)
+    assert (refused.exit_code, "kvStore" in refused.err) == (2, True)
+    assert rmq.json(*CUT_OVER, "--leave-popped")["popped"] == {"groups": [], "has_kv_store": True}
+
+
+def test_a_hand_back_takes_no_pop_retry_topic_for_that_of_a_group(rmq: Rmq) -> None:
+    imported(rmq, [*READ, *RETRIED])
+    rmq.json(*CUT_OVER, "--leave-popped")
+    rmq.json("hand-back", *BROKER, "--reason", "it runs again")
+    rows = rmq.json("sql", "SELECT DISTINCT group_name FROM offset_history WHERE group_name LIKE 'g%'")
+    assert [row["group_name"] for row in rows] == ["g"]
+    assert rmq(*CUT_OVER).exit_code == 2
