@@ -70,6 +70,10 @@ class AtBroker:
     """Those that it has; empty: not known."""
     is_emptied: Callable[[MessageQueue], bool | None]
     """Whether a queue that has messages in the lake has none there, in the newest generation; None: not known."""
+    has_groups: bool = True
+    """Whether a file of the groups' offsets is there."""
+    has_levels: bool = True
+    """Whether a file of how far the delay levels are delivered is there."""
 
 
 def observed_here(
@@ -87,7 +91,8 @@ def observed_here(
     one in the newest generation it keeps what was recorded, so that here it continues there and goes on to the newest
     generation. How far a delay level is delivered never falls. ``handed``: the group and queue of each offset that the last
     hand-back gave the broker. It counts until the broker's files have one there: they have none of a group that only the lake
-    had, if the exported file was not installed, and the group would begin as a new one.
+    had, if the exported file was not installed, and the group would begin as a new one. Where a file is missing, as in a copy
+    without it, nothing says that an offset is gone.
     """
     before = {(one.group, one.queue): one for one in earlier}
     at_broker = []
@@ -99,7 +104,8 @@ def observed_here(
     for key, one in before.items():
         now = observed.get(key)
         if now is None:
-            is_kept = key in handed or _is_older(generations, broker, one)
+            has_file = broker.has_levels if one.group == SCHEDULE_GROUP else broker.has_groups
+            is_kept = not has_file or key in handed or _is_older(generations, broker, one)
         else:
             is_kept = one.offset > now.offset and (one.group == SCHEDULE_GROUP or broker.is_emptied(one.queue) is True)
         if is_kept:

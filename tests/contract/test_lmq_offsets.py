@@ -106,6 +106,22 @@ def test_a_broker_that_was_switched_to_lmq_is_exported_as_its_newest_import_says
     assert (rmq_of_lmq.folder / LMQ).exists()
 
 
+@pytest.mark.parametrize("name", [LMQ, PLAIN])
+def test_a_copy_without_the_file_changes_no_offset_of_before(rmq_of_lmq: Rmq, name: str) -> None:
+    folder = rmq_of_lmq.folder / "broker"
+    files = files_of(folder, 2) if name == LMQ else configs_of(store_of(folder, *MESSAGES), 2, 0)
+    rmq_of_lmq.json("import-store", str(files), *BROKER)
+    for lost in (name, "delayOffset.json"):
+        (files / "config" / lost).unlink()
+    answer = rmq_of_lmq("import-store", str(files), *BROKER)
+    notes = [line for line in answer.err.splitlines() if "what the import before recorded of it stays" in line]
+    assert ["consumerOffset.json" in notes[0], "delayOffset.json" in notes[1]] == [True, True]
+    assert rmq_of_lmq.json("cutover", *BROKER, "--reason", "switched off")["groups"] == 1
+    rmq_of_lmq.json("consume", "--group", "g")
+    assert (rmq_of_lmq.folder / "bodies.txt").read_text().split() == ["c002"]
+    rmq_of_lmq.json("offsets", "export", *BROKER, name)
+
+
 def json_of(file: Path) -> dict[str, Any]:
     from rmq_store.broker_files.broker_json import object_of, parse
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 
 import pytest
 
@@ -96,6 +97,14 @@ def test_how_far_a_delay_level_is_delivered_never_falls(
         () if offset is None else (Observed(SCHEDULE_GROUP, level, offset),) for offset in (before, now, observed)
     )
     assert observed_here(ONE_NAME, Generations(), at_broker(newest), {}, earlier) == result
+
+
+@pytest.mark.parametrize("kind", ["groups", "levels"])
+def test_where_the_broker_has_no_file_of_them_the_offsets_of_before_stay(kind: str) -> None:
+    group, level = Observed("g", QUEUE, 7), Observed(SCHEDULE_GROUP, MessageQueue("SCHEDULE_TOPIC_XXXX", "a", 2), 5)
+    broker = replace(at_broker(), has_groups=kind != "groups", has_levels=kind != "levels")
+    kept = {"groups": (group,), "levels": (level,)}[kind]
+    assert observed_here(ONE_NAME, Generations(), broker, {}, (level, group)) == kept
 
 
 def test_in_a_log_with_two_names_a_group_keeps_its_offsets_under_both() -> None:

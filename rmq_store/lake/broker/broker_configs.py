@@ -7,8 +7,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rmq_store.broker_files.config_files import (
+    EMPTY_TABLE,
     FOLDER,
     LMQ_OFFSETS,
+    ConfigFile,
     SubscriptionGroupConfig,
     TopicConfig,
     has_abort_file,
@@ -32,6 +34,9 @@ from rmq_store.message.validators import is_user_topic
 _TOPICS = 4
 """So many times the limit is that of the readable queues of all topics that users made: each becomes a position."""
 
+_STAYS = ": what the import before recorded of it stays; without one, nothing of it is known"
+"""The end of the note where a file of offsets is missing: it may only be missing in this copy of the store."""
+
 
 @dataclass(frozen=True, slots=True)
 class BrokerConfigs:
@@ -44,6 +49,10 @@ class BrokerConfigs:
     """What the import's ctl row records of them."""
     notes: tuple[str, ...]
     """What the operator should know, such as a ``.bak`` that was used."""
+    has_groups: bool
+    """Whether a file of the groups' offsets is there."""
+    has_levels: bool
+    """Whether a file of how far the delay levels are delivered is there."""
 
 
 def read_configs(
@@ -77,9 +86,19 @@ def read_configs(
         parameters[KV_STORE] = True
     if (offsets.used or "").startswith(f"{FOLDER}/{LMQ_OFFSETS}"):
         parameters[OFFSETS_FILE] = LMQ_OFFSETS
-    files = (offsets, delays, topics, groups)
-    notes = tuple(file.note for file in files if file.used is None or file.used.endswith(".bak"))
-    return BrokerConfigs(tuple(observed), topics.value, parameters, notes)
+    of_offsets = tuple(note.replace(EMPTY_TABLE, _STAYS) for note in _notes(offsets, delays))
+    return BrokerConfigs(
+        tuple(observed),
+        topics.value,
+        parameters,
+        (*of_offsets, *_notes(topics, groups)),
+        has_groups=offsets.used is not None,
+        has_levels=delays.used is not None,
+    )
+
+
+def _notes(*files: ConfigFile[Any]) -> tuple[str, ...]:
+    return tuple(file.note for file in files if file.used is None or file.used.endswith(".bak"))
 
 
 def _check_queue_nums(

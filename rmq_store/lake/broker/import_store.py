@@ -45,6 +45,7 @@ from rmq_store.lake.table.imports import (
     BEGUN_AGAIN,
     CONTINUES_OF,
     GENERATIONS,
+    OFFSETS_FILE,
     first_of_continued,
     generations_of,
     handed_back_by,
@@ -306,9 +307,14 @@ class _Import:
             names = names_of_log(self.shard, cut.broker_name).continued_by(cut.name, cut.by_queue)
         earlier = recorded.observed if recorded else ()
         handed = handed_offsets(self.shard, name)
-        at_broker = AtBroker(configs.observed, configs.topics, partial(self._is_emptied, generations, ends))
+        is_emptied = partial(self._is_emptied, generations, ends)
+        at_broker = AtBroker(configs.observed, configs.topics, is_emptied, configs.has_groups, configs.has_levels)
         observed = observed_here(names, generations, at_broker, ends, earlier, handed)
-        return replace(configs, observed=observed, notes=(*configs.notes, *not_installed(handed, configs.observed)))
+        parameters = configs.parameters
+        if not configs.has_groups and recorded and (offsets_file := recorded.parameter(OFFSETS_FILE)):
+            parameters = parameters | {OFFSETS_FILE: offsets_file}
+        notes = (*configs.notes, *not_installed(handed, configs.observed))
+        return replace(configs, observed=observed, parameters=parameters, notes=notes)
 
     def _is_emptied(
         self, generations: Generations, ends: Mapping[MessageQueue, int], queue: MessageQueue
