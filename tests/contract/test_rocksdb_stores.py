@@ -7,6 +7,7 @@ import gzip
 import importlib.util
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from rmq_store.lake.broker.cutover import cutover
 from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
+from rmq_store.log.record_encoder import encode, new_record
 from rmq_store.utils.host import Host
 from tests.contract.sample_stores import BROKER, load, unpacked
 
@@ -74,6 +76,20 @@ def test_without_the_package_the_store_is_refused_and_the_package_is_named(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(BadData, match=r"pip install 'rocketmq-lakehouse\[rocksdb\]'"):
         load(store, broker)
+
+
+def test_a_queue_offset_that_comes_again_is_not_explained_by_what_is_in_rocksdb(store: LakeStore, broker: Path) -> None:
+    end = load(store, broker).end
+    times: dict[str, Any] = {"born_timestamp": 1, "store_timestamp": 1_800_000_000_000}
+    place: dict[str, Any] = {"topic": "RtNormal", "queue_id": 0, "queue_offset": 0, "commit_log_offset": end}
+    record = encode(new_record(**place, **times, stored_body=b"again", properties={}))
+    file = max(file for file in (broker / "commitlog").iterdir() if int(file.name) <= end)
+    with file.open("r+b") as log:
+        log.seek(end - int(file.name))
+        log.write(record)
+    with pytest.raises(BadData, match=r"offset 0 comes again.*in RocksDB, and are not read.*\(--broker\)") as refused:
+        load(store, broker)
+    assert "import a copy" not in str(refused.value)
 
 
 def test_a_damaged_database_is_named(store: LakeStore, broker: Path) -> None:

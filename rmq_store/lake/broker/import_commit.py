@@ -22,6 +22,7 @@ from rmq_store.lake.broker.broker_configs import BrokerConfigs, queues_of_others
 from rmq_store.lake.broker.import_part import LogRead, fingerprint
 from rmq_store.lake.broker.import_slice import ImportJob
 from rmq_store.lake.broker.last_records import last_records
+from rmq_store.lake.broker.rocksdb_source import RocksDbSource
 from rmq_store.lake.broker.salvage import Skipped
 from rmq_store.lake.table.imports import CONFIGS_OF, LAST_RECORDS
 from rmq_store.message.message import MessageQueue
@@ -207,6 +208,12 @@ def _comes_again(job: ImportJob, read: LogRead, segment: Produced, known: int, h
         f"{queue}: offset {offset} comes again, but the queue was imported up to {known - base + offset}. Nothing after byte "
         f"{read.begin} of the log was imported: "
     )
+    if isinstance(job.source, RocksDbSource):
+        return (
+            f"{begin}this is another broker's store, or the topic was deleted and made again at the broker, or it is a BatchCQ "
+            "topic, whose offsets a broker with RocksDB gives out twice after a restart. The entries of its consume queue, "
+            "which may tell, are in RocksDB, and are not read. Import the store under another broker name (--broker)"
+        )
     if (queue.topic, queue.queue_id) in job.batch_queues:
         return (
             f"{begin}the topic was deleted and made again at the broker. Of a BatchCQ topic only the first generation "
