@@ -27,6 +27,7 @@ from rmq_store.lake.broker import import_store as import_of_stores
 from rmq_store.lake.broker.broker_levels import delivered_levels
 from rmq_store.lake.broker.broker_timer import WaitingTimers, waiting_timers
 from rmq_store.lake.broker.cutover import CutoverReport, cutover
+from rmq_store.lake.broker.hand_back import hand_back
 from rmq_store.lake.broker.import_commit import GONE, MISSING_FILES, NO_MESSAGE, QueueGap
 from rmq_store.lake.broker.import_request import ImportReport, ImportRequest
 from rmq_store.lake.broker.import_store import import_store
@@ -893,6 +894,30 @@ def test_a_log_that_ends_at_a_hole_says_that_more_follows_until_it_is_filled(lak
     whole = lake.load(broker)
     assert (whole.end, whole.messages) == (sum(starts[-1]), 300)
     assert [note for note in whole.notes if "hole" in note] == []
+
+
+def test_a_cut_over_says_that_the_log_has_a_message_that_was_not_imported(lake: Lake, tmp_path: Path) -> None:
+    """Also where the message came alone after the last import, until it was imported."""
+    folder = store_of(tmp_path / "made", *[{}] * 3)
+    path = commit_log(folder, 0)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: 2 * 96].ljust(FILE_BYTES, b"\0"))
+    assert lake.load(folder).messages == 2
+    (shard,) = lake.store.shards()
+    assert cut_over(lake, shard, "moved", dry_run=True).notes == ()
+    path.write_bytes(whole)
+    overwrite(path, 2 * 96 + 93, b"\0")  # in its topic
+    (note,) = lake.load(folder).notes[-1:]
+    assert f"(commit log offset {2 * 96}) before a record that is not whole" in note
+    assert lake.load(folder).status == "unchanged"
+    assert cut_over(lake, shard, "moved").notes == (f"at the last import {note}",)
+    hand_back(shard, BROKER, lake.host, request_id="2026-01-01-back", actor=TESTS, reason="it runs again")
+    assert cut_over(lake, shard, "moved", request_id="2026-01-01-2", dry_run=True).notes == (
+        f"at the last import {note}",
+    )
+    path.write_bytes(whole)
+    assert lake.load(folder).messages == 1
+    assert cut_over(lake, shard, "moved", request_id="2026-01-01-2", dry_run=True).notes == ()
 
 
 # --- queues without messages ------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from rmq_store.lake.broker.popped_messages import NOTHING_POPPED, Popped, popped
 from rmq_store.lake.commit.claim import claimed
 from rmq_store.lake.commit.commit import commit
 from rmq_store.lake.commit.dispatch import follow_up
-from rmq_store.lake.table.imports import incomplete_imports, last_configs, names_of_log
+from rmq_store.lake.table.imports import END_NOTE, incomplete_imports, last_configs, last_import, names_of_log
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.message.message import MessageQueue
@@ -164,6 +164,7 @@ def _report(status: Status, store: LakeStore, shard: Shard, broker_name: str, ad
         groups=len({move.group for move in moves} - {SCHEDULE_GROUP}),
         waiting=_waiting(positions, names, moves),
         notes=(
+            *_end_notes(shard, broker_name),
             *_level_notes(shard, broker_name, levels),
             *_timer_notes(store, shard, positions, names),
             *_popped_notes(status, popped),
@@ -276,6 +277,13 @@ def _waiting(positions: Positions, names: Sequence[str], moves: tuple[Moved, ...
     recorded = {queue: positions.get(off_id(SCHEDULE_GROUP, queue)) or adopted.get(queue, 0) for queue in queues}
     begins = {queue: max(offset, positions.min_offset(queue)) for queue, offset in recorded.items()}
     return sum(positions.max_offset(queue) - begin for queue, begin in begins.items())
+
+
+def _end_notes(shard: Shard, broker_name: str) -> tuple[str, ...]:
+    """What the broker's log has behind its last record that was imported."""
+    newest = last_import(shard, broker_name)
+    note = newest.parameter(END_NOTE) if newest else None
+    return (f"at the last import {note}",) if note else ()
 
 
 def _level_notes(shard: Shard, broker_name: str, levels: tuple[LevelProgress, ...]) -> tuple[str, ...]:

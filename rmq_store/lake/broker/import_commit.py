@@ -24,7 +24,7 @@ from rmq_store.lake.broker.import_slice import ImportJob
 from rmq_store.lake.broker.last_records import last_records
 from rmq_store.lake.broker.rocksdb_source import RocksDbSource
 from rmq_store.lake.broker.salvage import Skipped
-from rmq_store.lake.table.imports import CONFIGS_OF, LAST_RECORDS
+from rmq_store.lake.table.imports import CONFIGS_OF, END_NOTE, LAST_RECORDS
 from rmq_store.message.message import MessageQueue
 
 GONE = "the broker removed it before it was imported"
@@ -115,6 +115,7 @@ def import_commit(
         **({"other_levels": sorted(map(list, read.delays.items()))} if read.delays else {}),
         "fingerprint": mark,
         **({LAST_RECORDS: records} if records and records != [mark[0], read.end, mark[1]] else {}),
+        **({END_NOTE: read.note} if read.is_last and read.note else {}),
         "skipped": [[skip.begin, skip.end, skip.reason] for skip in skipped],
         "queue_gaps": [[gap.topic, gap.queue_id, gap.begin, gap.end, gap.reason] for gap in gaps],
         "missing_files": [[gap.first, gap.last, gap.count] for gap in read.log.missing],

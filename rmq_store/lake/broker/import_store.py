@@ -44,6 +44,7 @@ from rmq_store.lake.table.import_parameters import parameter_of_import
 from rmq_store.lake.table.imports import (
     BEGUN_AGAIN,
     CONTINUES_OF,
+    END_NOTE,
     GENERATIONS,
     OFFSETS_FILE,
     first_of_continued,
@@ -222,7 +223,8 @@ class _Import:
         if cut is not None:
             made = replace(made, advance={**cut.advance, **made.advance})
         before = last_import(shard, broker_name)
-        if cut is None and not made.is_needed and before is not None and before.request_complete:
+        is_needed = made.is_needed or before is None or before.parameter(END_NOTE) != read.note
+        if cut is None and not is_needed and before is not None and before.request_complete:
             claim.release()
             unchanged = replace(made.ctl, produced=())
             return replace(report_of(Status.UNCHANGED, shard, request, [unchanged], notes), commit_id=None), False

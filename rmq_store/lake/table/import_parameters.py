@@ -29,6 +29,7 @@ _SHAPES: Mapping[str, Shape] = {
     },
     "continues_of": str,
     "deleted": int,
+    "end_note": str,
     "fingerprint": (int, str),
     "generations": [(str, int, [int])],
     "generations_of": str,

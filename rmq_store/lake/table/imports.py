@@ -42,6 +42,9 @@ LAST_RECORDS = "last_records"
 """The parameter of an import whose fingerprint has not all of its last record: [begin, end, hash] of the last bytes of records,
 physical offsets. An import that read no record has those of the one before."""
 
+END_NOTE = "end_note"
+"""The parameter of an import behind whose end the log has bytes that were not imported: the note of it in words."""
+
 HANDED_BACK_BY = "handed_back_by"
 """The parameter of an import after a hand-back: the id of that one."""
 
@@ -214,6 +217,7 @@ def parameters_of_next(shard: Shard, broker_name: str) -> dict[str, Any]:
         "messages": 0,
         "fingerprint": parameter_of_import(newest, "fingerprint"),
         **({LAST_RECORDS: records} if records else {}),
+        **({END_NOTE: note} if (note := newest.parameter(END_NOTE)) else {}),
         "topics": configs.parameter("topics"),
         "groups": configs.parameter("groups"),
         **{name: value for name in (OFFSETS_FILE, POP_GROUPS, KV_STORE) if (value := configs.parameter(name))},
