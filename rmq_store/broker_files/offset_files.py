@@ -31,13 +31,16 @@ def read_offsets(path: Path, group: str, broker_name: str | None) -> FoundOffset
     """The offsets of a group, or of a client ``group@client``, by the rule of both files: one that is missing, blank
     or unreadable gives way to its ``.bak``.
 
-    ``broker_name``: the broker of the file. A broker's file does not name it, a client's does for each queue. Raises BadData
-    when neither file can be read, WrongUse when the group or the broker's name does not fit the kind of file.
+    ``broker_name``: the broker of the file. A broker's file does not name it, a client's does for each queue. Raises WrongUse
+    when neither name is that of a file that this user can read, or when the group or the broker's name does not fit the kind
+    of file; BadData when a file has no offsets that can be read.
     """
     why_not: list[str] = []
+    found_one = False
     for file in (path, path.with_name(f"{path.name}.bak")):
         try:
             text = read_small_file(file).decode("utf-8", "replace")
+            found_one = True
             if text.strip():
                 offsets = _offsets_of(text, file, group, broker_name)
                 return FoundOffsets(offsets, file, f"{why_not[0]}, so {file.name} is used" if why_not else "")
@@ -46,7 +49,8 @@ def read_offsets(path: Path, group: str, broker_name: str | None) -> FoundOffset
             why_not.append(f"{file}: {error.strerror or error}")
         except BadData as error:
             why_not.append(f"{file} cannot be read ({error})")
-    raise BadData(f"{'; '.join(why_not)}. Give a client's offsets.json or a broker's consumerOffset.json")
+    kind = BadData if found_one else WrongUse
+    raise kind(f"{'; '.join(why_not)}. Give a client's offsets.json or a broker's consumerOffset.json")
 
 
 def _offsets_of(text: str, file: Path, group: str, broker_name: str | None) -> dict[MessageQueue, int]:

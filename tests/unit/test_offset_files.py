@@ -70,3 +70,14 @@ def test_a_file_for_somebody_else_or_without_offsets_is_refused(
 ) -> None:
     with pytest.raises(error, match=says):
         read_offsets(write(tmp_path, text), group, "broker-a" if error is BadData else None)
+
+
+def test_a_name_that_is_no_file_is_wrong_use(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(WrongUse, match=r"none: No such file.*none.bak: No such file.*Give a client's offsets.json"):
+        read_offsets(tmp_path / "none", "billing", "broker-a")
+    with pytest.raises(WrongUse, match=r"folder: it is a folder"):
+        read_offsets(tmp_path / "folder", "billing", "broker-a")
+    write(tmp_path, BAD, "none.bak")
+    with pytest.raises(BadData, match=r"none: No such file.*none.bak cannot be read"):
+        read_offsets(tmp_path / "none", "billing", "broker-a")
