@@ -178,7 +178,8 @@ class CommitOutcomeUnknown(RmqError):
 
 
 class Terminated(BaseException):
-    """SIGTERM, with which a scheduler stops a process: claims are released before the exit, as after Ctrl-C."""
+    """A signal that stops the process: SIGTERM of a scheduler, SIGHUP of a closed terminal, Ctrl-C. Claims are released before
+    the exit."""
 
 
 STOPPED: Final = threading.Event()

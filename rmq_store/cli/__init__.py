@@ -9,7 +9,7 @@ starting the process.
     1           failed; of ``audit``, ``doctor``, ``diff`` and ``dispatch --check``: there are findings
     2           wrong use: the call, the settings or the SQL
     3           held by another request, or moved by another request
-    130, 143    stopped by Ctrl-C or by SIGTERM; claims were released
+    129, 130, 143   stopped by SIGHUP (a closed terminal), by Ctrl-C or by SIGTERM; claims were released
 """
 
 from __future__ import annotations

@@ -95,7 +95,8 @@ for commands in (
     commands.add_to(app)
 
 
-CTRL_C, TERMINATED = 130, 143
+CTRL_C = 130
+"""What typer returns for a KeyboardInterrupt."""
 
 
 _SIGNAL: ContextVar[signal.Signals | None] = ContextVar("_SIGNAL", default=None)
@@ -105,7 +106,7 @@ _SIGNAL: ContextVar[signal.Signals | None] = ContextVar("_SIGNAL", default=None)
 def _stop(number: int, frame: FrameType | None) -> None:
     _SIGNAL.set(signal.Signals(number))
     STOPPED.set()
-    raise KeyboardInterrupt if number == signal.SIGINT else Terminated
+    raise Terminated  # for Ctrl-C too: py4j prints the traceback of a KeyboardInterrupt
 
 
 _AGAIN_S = 0.05
@@ -122,14 +123,19 @@ def _not_raised(unraisable: sys.UnraisableHookArgs) -> None:
     again.start()
 
 
+def _handle_signals() -> None:
+    """What the starter has ignored stays so: a shell ignores Ctrl-C for what it starts in the background, nohup SIGHUP."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _stop)
+    sys.unraisablehook = _not_raised
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code. ``arguments``: default ``sys.argv[1:]``, with a handler for SIGTERM."""
+    """Run one command and return its exit code. ``arguments``: default ``sys.argv[1:]``, with handlers for signals."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if arguments is None:
-        signal.signal(signal.SIGTERM, _stop)
-        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where the starter has it ignored
-            signal.signal(signal.SIGINT, _stop)
-        sys.unraisablehook = _not_raised
+        _handle_signals()
     _SIGNAL.set(None)
     STOPPED.clear()
     as_json = "--json" in words
@@ -150,7 +156,7 @@ def _run(words: Sequence[str], as_json: bool, *, own_process: bool) -> int:
             code = _commands()(words, prog_name="rmq", standalone_mode=False) or 0
         return _stopped(signal.SIGINT, as_json) if code == CTRL_C else code
     except Terminated:
-        return _stopped(signal.SIGTERM, as_json)
+        return _stopped(_SIGNAL.get() or signal.SIGTERM, as_json)
     except AnswerNotWritten as error:
         if isinstance(error.__cause__, BrokenPipeError) and not REQUEST.get():  # of a query: the reader has read enough
             return 1
@@ -210,10 +216,10 @@ def _course(error: AnswerNotWritten) -> str:
 
 
 def _stopped(number: signal.Signals, as_json: bool) -> int:
-    name, exit_code = ("Ctrl-C", CTRL_C) if number == signal.SIGINT else (number.name, TERMINATED)
+    name = "Ctrl-C" if number == signal.SIGINT else number.name
     advice = "; what was committed stays, run the same request again to finish" if REQUEST.get() else ""
     request = f" (request {REQUEST.get()})" if REQUEST.get() else ""
-    return _report("Stopped", f"stopped by {name}{advice}{request}", exit_code, as_json)
+    return _report("Stopped", f"stopped by {name}{advice}{request}", 128 + number, as_json)
 
 
 def _failed(error: BaseException, kind: str, message: str, exit_code: int, as_json: bool) -> int:

@@ -132,9 +132,11 @@ def _shown(text: str) -> str:
 
 
 def _print(text: str, colour: str) -> None:
-    """Print on standard error. Further lines are indented, so that none looks like a note or an error of its own."""
+    """Print on standard error, if that can be written: a terminal may have been closed. Further lines are indented, so that
+    none looks like a note or an error of its own."""
     text = cleaned(text, secret_values(os.environ))
-    typer.secho(text.replace("\n", "\n  "), err=True, fg=colour, color=_colour())
+    with suppress(OSError):
+        typer.secho(text.replace("\n", "\n  "), err=True, fg=colour, color=_colour())
 
 
 def _colour() -> bool | None:

@@ -7,6 +7,7 @@ import os
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.utils.host import Host, day_of
 from tests.contract.rmq import CONSUMERS, LISTENER, Rmq
+from tests.terminal import Terminal
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -441,6 +443,12 @@ def test_what_a_listener_prints_in_its_process_is_on_standard_error_beside_the_j
     assert (done.returncode, done.stderr, json.loads(done.stdout)["messages"]) == (0, "hello\n", 1)
 
 
+LISTENING = (
+    "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    "signal.signal(signal.SIGHUP, signal.SIG_DFL)"
+)
+"""A shell that starts the tests in the background has these ignored."""
+
 STOPPED = """
 import os, signal, time
 
@@ -481,8 +489,11 @@ def test_a_signal_inside_del_stops_the_command_too(imported: Rmq) -> None:
     )
 
 
+STOPS = [("SIGINT", "Ctrl-C", 130), ("SIGTERM", "SIGTERM", 143), ("SIGHUP", "SIGHUP", 129)]
+
+
 @pytest.mark.parametrize("pid", ["os.getpid()", "parent(os.getppid())"], ids=["this process", "its process"])
-@pytest.mark.parametrize(("name", "by", "exit_code"), [("SIGINT", "Ctrl-C", 130), ("SIGTERM", "SIGTERM", 143)])
+@pytest.mark.parametrize(("name", "by", "exit_code"), STOPS)
 def test_who_is_stopped_says_so_and_gives_its_queues_back(
     imported: Rmq, name: str, by: str, exit_code: int, pid: str
 ) -> None:
@@ -491,9 +502,7 @@ def test_who_is_stopped_says_so_and_gives_its_queues_back(
     settings.write_text(CONSUMERS.replace('engine = "auto"', f'engine = "auto"\nlistener_process = {is_own}'))
     request = f"{day_of(Host().now_ms())}-stopped"
     consume = ["consume", "-g", "orders", "--request", request, "--json"]
-    # A shell that starts the tests in the background has SIGINT ignored.
-    listening = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
-    done = in_a_process(f"{listening} from rmq_store.cli import main; sys.exit(main())", *consume)
+    done = in_a_process(f"{LISTENING}; from rmq_store.cli import main; sys.exit(main())", *consume)
     said = f"stopped by {by}; what was committed stays, run the same request again to finish (request {request})"
     assert (done.returncode, done.stderr) == (exit_code, f"error: {said}\n")
     assert json.loads(done.stdout) == {
@@ -509,13 +518,51 @@ def test_who_is_stopped_says_so_and_gives_its_queues_back(
     assert imported.json(*consume)["messages"] == 4200
 
 
+SLOW = """
+import time
+from pathlib import Path
+
+def fail_without_price(msgs, context):
+    Path("called").touch()
+    while not Path("open").exists():
+        time.sleep(0.02)
+"""
+
+
+def test_a_closed_terminal_stops_the_command_and_its_queues_are_given_back(imported: Rmq) -> None:
+    (imported.folder / "cli_listener.py").write_text(SLOW)
+    command = [str(Path(sys.executable).with_name("rmq")), "consume", "-g", "orders"]
+    env = os.environ | {"PYTHONPATH": str(CHECKOUT), "RMQ_ROOT": str(imported.root)}
+    with Terminal(command, imported.folder, env) as terminal:
+        while not (imported.folder / "called").exists():
+            assert terminal.process.poll() is None, terminal.screen
+            time.sleep(0.02)
+        terminal.close()
+        assert terminal.end() == 129
+    owned = imported.json("sql", "select distinct ended_by from queue_owners where group_name = 'orders'")
+    assert owned == [{"ended_by": "released"}]
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_a_signal_that_the_starter_has_ignored_stops_nothing(imported: Rmq, name: str) -> None:
+    """``nohup`` ignores SIGHUP, a shell SIGINT for what it starts in the background."""
+    ends = f"import os, signal\ndef fail_without_price(msgs, context):\n    os.kill(os.getpid(), signal.{name})\n"
+    (imported.folder / "cli_listener.py").write_text(ends)
+    settings = imported.folder / "consumers.toml"
+    settings.write_text(CONSUMERS.replace('engine = "auto"', 'engine = "auto"\nlistener_process = false'))
+    ignoring = f"import signal, sys; signal.signal(signal.{name}, signal.SIG_IGN)"
+    consume = ["consume", "-g", "orders", "--json"]
+    done = in_a_process(f"{ignoring}; from rmq_store.cli import main; sys.exit(main())", *consume)
+    assert (done.returncode, json.loads(done.stdout)["status"]) == (0, "committed"), done.stderr
+
+
 QUERY_STOPPED = """
 import os, signal, sys
 from functools import wraps
 from rmq_store.cli import main
 from rmq_store.lake.sql import sql_functions
 
-signal.signal(signal.SIGINT, signal.default_int_handler)
+{listening}
 function, arguments = sql_functions.FUNCTIONS["{function}"]
 
 @wraps(function)
@@ -528,7 +575,7 @@ sys.exit(main())
 """
 
 
-@pytest.mark.parametrize(("name", "by", "exit_code"), [("SIGINT", "Ctrl-C", 130), ("SIGTERM", "SIGTERM", 143)])
+@pytest.mark.parametrize(("name", "by", "exit_code"), STOPS)
 @pytest.mark.parametrize(
     ("function", "query"),
     [
@@ -544,7 +591,7 @@ def test_a_query_that_is_stopped_is_no_defect(
     imported: Rmq, function: str, query: str, name: str, by: str, exit_code: int
 ) -> None:
     """DuckDB replaces what a signal raises by an error of its own. It cannot interrupt a call of a function."""
-    done = in_a_process(QUERY_STOPPED.format(name=name, function=function), "sql", query)
+    done = in_a_process(QUERY_STOPPED.format(name=name, function=function, listening=LISTENING), "sql", query)
     assert (done.returncode, done.stderr) == (exit_code, f"error: stopped by {by}\n")
 
 
