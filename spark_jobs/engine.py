@@ -25,6 +25,7 @@ from rmq_store.errors import ListenerError, RmqError, StoreUnusable, WrongUse
 from rmq_store.lake.table.request_counter import note_uncounted
 from rmq_store.lake.window.engine import keep_loaded, spark_missing
 from rmq_store.settings.spark_settings import SHIP, SparkSettings, is_local_master
+from spark_jobs.cancellation import collected
 from spark_jobs.session import open_session
 from spark_jobs.ship import ship
 from spark_jobs.slots import planned_slots
@@ -100,7 +101,7 @@ def run_stage(
 
     frame = session.range(0, len(tasks), 1, len(tasks)).mapInArrow(stage, "result binary")
     try:
-        table = frame.toArrow()
+        table = collected(session, frame)
     except Exception as error:  # classic and Connect have different classes for a failed job
         if problem := job_problem(str(error)) or driver_problem(error):
             raise StoreUnusable(problem) from error

@@ -10,13 +10,14 @@ import json
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -38,6 +39,8 @@ DEFAULT_MASTER = "local[*,4]"
 """All cores of this host, and four tries of a task, as on a cluster; ``local[*]`` has one."""
 IS_SUBMITTED = "PYSPARK_GATEWAY_PORT"
 """The variable that a process has which spark-submit has started."""
+_JVM_ADDRESS = "_PYSPARK_DRIVER_CONN_INFO_PATH"
+"""The variable that pyspark gives to a JVM that it starts."""
 _KILL_TIMEOUT_S = 60.0
 """A slow machine needs a while to take back the memory of a JVM that was killed."""
 _TOKEN_VARIABLE = "SPARK_CONNECT_AUTHENTICATE_TOKEN"
@@ -84,7 +87,46 @@ def open_session(
     if "spark.pyspark.python" in conf:
         # Spark reads it only in spark-submit.
         os.environ["PYSPARK_PYTHON"] = conf["spark.pyspark.python"]
-    return builder.config(map={**settings, **conf}).getOrCreate()
+    with _own_ctrl_c(), _no_lost_jvm():
+        return builder.config(map={**settings, **conf}).getOrCreate()
+
+
+@contextmanager
+def _own_ctrl_c() -> Iterator[None]:
+    """Keep a handler of this process for Ctrl-C, for example one that ends it. A SparkContext replaces it by one that cancels
+    all jobs first, so that the error of a job comes in the place of the KeyboardInterrupt."""
+    own = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main and own not in (None, signal.default_int_handler):
+            signal.signal(signal.SIGINT, own)
+
+
+@contextmanager
+def _no_lost_jvm() -> Iterator[None]:
+    """When this process is stopped before it has the address of its JVM, end the JVM, which no other process can. It would
+    outlive this process, with its standard output, if it cannot write the address (``pyspark.java_gateway.launch_gateway``)."""
+    from pyspark import SparkContext
+
+    this = psutil.Process()
+    before = this.children()
+    try:
+        yield
+    except BaseException:
+        if SparkContext._gateway is None:
+            for child in set(this.children()) - set(before):
+                _kill_jvm(child)
+        raise
+
+
+def _kill_jvm(child: psutil.Process) -> None:
+    """Kill it with what its script has started, unless it is something else, which another thread has started."""
+    with suppress(psutil.Error):
+        if _JVM_ADDRESS in child.environ():
+            for process in [*child.children(recursive=True), child]:
+                process.kill()
 
 
 def _submitted_master() -> str | None:

@@ -180,6 +180,10 @@ class Answered:
     def mapInArrow(self, stage: object, schema: str) -> Answered:
         return self
 
+    def addTag(self, tag: str) -> None: ...
+
+    interruptTag = addTag
+
     def toArrow(self) -> pa.Table:
         return self.table
 

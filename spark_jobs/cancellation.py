@@ -1,0 +1,73 @@
+"""The rows of a job, whose end need not be waited for: who stops this process stops the job too.
+
+pyspark waits for the end of a job whatever is raised meanwhile, and then raises the error of the job in its place
+(``PandasConversionMixin._collect_as_arrow``). A listener may run for hours.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from rmq_store.errors import STOPPED, Terminated
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_LOOK_EVERY_S = 0.5
+
+
+def collected(session: SparkSession, frame: DataFrame) -> pa.Table:
+    """The rows of the frame. Its job runs in a thread of its own, with the settings of this one, and is cancelled when this
+    thread is interrupted, or another one by a signal that stops the process."""
+    tag = f"rmq-{os.urandom(8).hex()}"
+    mark, cancel = _tags_of(session)
+
+    def rows() -> pa.Table:
+        mark(tag)
+        return frame.toArrow()
+
+    with ThreadPoolExecutor(1, "spark-job") as pool:
+        job: Future[pa.Table] = pool.submit(_with_settings_of_this_thread(session, rows))
+        try:
+            while not _has_ended(job):
+                if STOPPED.is_set():
+                    raise Terminated
+        except BaseException:
+            while not job.done():  # again and again: a job that has not begun yet has nothing to cancel
+                with suppress(Exception):  # Spark may have been stopped too
+                    cancel(tag)
+                _has_ended(job)
+            raise
+        return job.result()
+
+
+def _has_ended(job: Future[pa.Table]) -> bool:
+    return bool(wait([job], _LOOK_EVERY_S).done)
+
+
+def _tags_of(session: SparkSession) -> tuple[Callable[[str], object], Callable[[str], object]]:
+    """What gives a tag to the jobs of a thread, and what cancels the jobs with a tag. In a classic session these are of the
+    context: ``SparkSession.interruptTag`` does not find the job of ``toArrow`` (pyspark 4.2.0)."""
+    if _is_classic(session):
+        return session.sparkContext.addJobTag, session.sparkContext.cancelJobsWithTag
+    return session.addTag, session.interruptTag
+
+
+def _with_settings_of_this_thread(session: SparkSession, run: Callable[[], pa.Table]) -> Callable[[], pa.Table]:
+    """Such as the pool of the scheduler. Connect has none."""
+    if not _is_classic(session):
+        return run
+    from pyspark.util import inheritable_thread_target
+
+    inheriting: Callable[[], pa.Table] = inheritable_thread_target(session)(run)
+    return inheriting
+
+
+def _is_classic(session: SparkSession) -> bool:
+    return hasattr(session, "sparkContext")
