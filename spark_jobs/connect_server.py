@@ -12,6 +12,7 @@ import fcntl
 import json
 import os
 import secrets
+import shutil
 import signal
 import sys
 import threading
@@ -19,7 +20,6 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import psutil
 from py4j.protocol import Py4JError
@@ -31,6 +31,7 @@ from rmq_store.settings.private_files import apply_umask
 from rmq_store.settings.spark_settings import SparkSettings
 from spark_jobs.jars import are_fetched
 from spark_jobs.launch import worker_python_path
+from spark_jobs.locked_folder import LOCK, scratch_folder
 from spark_jobs.s3a import GROUP as S3A
 from spark_jobs.s3a import knows_region
 from spark_jobs.session import DEFAULT_MASTER, IS_SUBMITTED, open_session, warm_up
@@ -58,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--starter",
         type=Path,
         metavar="FOLDER",
-        help="write the line to its file 'address', and stop when no process holds the lock of its file 'lock'",
+        help=f"write the line to its file 'address'; when no process holds the lock of its file '{LOCK}', remove it and stop",
     )
     options = parser.parse_args(arguments)
 
@@ -135,20 +136,21 @@ def _warm_up_through(remote: str) -> None:
 
     client = SparkSession.builder.remote(remote).create()
     try:
-        with TemporaryDirectory(prefix="rmq-ship-") as scratch:
-            ship(client, SparkSettings(), (), (), Path(scratch))
+        with scratch_folder("ship") as scratch:
+            ship(client, SparkSettings(), (), (), scratch)
             warm_up(client)
     finally:
         client.stop()
 
 
 def _when_starter_ends(folder: Path, stop: threading.Event, ready: threading.Event) -> None:
-    """Stop the server when the starter gives its lock back, or is killed.
+    """Stop the server, and remove the starter's folder, when the starter gives its lock back, or is killed.
 
     A server that is still starting, or hangs while it stops, is killed: no other process may be left to end it.
     """
-    with suppress(FileNotFoundError), (folder / "lock").open() as lock:
+    with suppress(FileNotFoundError), (folder / LOCK).open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+    shutil.rmtree(folder, ignore_errors=True)
     if ready.is_set():
         stop.set()
         time.sleep(_LONGEST_STOP_S)

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
@@ -26,6 +25,7 @@ from rmq_store.lake.table.request_counter import note_uncounted
 from rmq_store.lake.window.engine import keep_loaded, spark_missing
 from rmq_store.settings.spark_settings import SHIP, SparkSettings, is_local_master
 from spark_jobs.cancellation import collected
+from spark_jobs.locked_folder import scratch_folder
 from spark_jobs.session import open_session
 from spark_jobs.ship import ship
 from spark_jobs.slots import planned_slots
@@ -154,7 +154,7 @@ def opened_session(
     if address.startswith(("sc://", "spark://")) and "," not in address:
         _check_answers(address)
     with ExitStack() as exits:
-        scratch = Path(exits.enter_context(TemporaryDirectory(prefix="rmq-ship-")))
+        scratch = exits.enter_context(scratch_folder("ship"))
         remote, conf = spark.remote, spark.conf
         if spark.submit is not None:
             remote, conf = exits.enter_context(submitted_server(spark, python_path, scratch)), {}

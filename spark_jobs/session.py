@@ -5,7 +5,6 @@ A window that starts its own JVM waits 10 to 15 s for it; a window that connects
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import secrets
@@ -27,6 +26,7 @@ from rmq_store.settings.spark_settings import is_local_master
 from spark_jobs.jars import present_jars
 from spark_jobs.java import MachineNotReady, find_java
 from spark_jobs.launch import launch_settings, session_settings, worker_python_path
+from spark_jobs.locked_folder import locked_folder
 from spark_jobs.progress import signs_of, wait_for_progress
 from spark_jobs.s3a import GROUP, s3a_settings
 
@@ -217,9 +217,8 @@ class ConnectServer:
         with self._changes, self._log_file.open("ab") as log:
             if self._was_stopped:
                 raise MachineNotReady("the Spark Connect server was stopped before it had started")
-            self._folder = folder = Path(tempfile.mkdtemp(prefix="rmq-connect-server-"))
-            self._lock = (folder / "lock").open("wb")
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            folder, self._lock = locked_folder("connect-server")
+            self._folder = folder
             self._process = process = subprocess.Popen(
                 [*self._program(), "--starter", str(folder), "--port", str(self._port)],
                 stdin=subprocess.DEVNULL,

@@ -8,8 +8,10 @@ import threading
 from pathlib import Path
 
 import psutil
+import pytest
 
 from spark_jobs.connect_server import has_ended
+from spark_jobs.locked_folder import locked_folder
 from spark_jobs.session import ConnectServer
 
 SERVER = """
@@ -49,3 +51,33 @@ def test_a_server_notices_that_its_jvm_has_ended() -> None:
         jvm.kill()
         assert has_ended(process, threading.Event(), 0.001), "it is a zombie"
     assert has_ended(process, threading.Event(), 0.001), "it is gone"
+
+
+WATCHER = """
+import sys, threading
+from pathlib import Path
+from spark_jobs.connect_server import _when_starter_ends
+stop, ready = threading.Event(), threading.Event()
+if sys.argv[2] == "ready":
+    ready.set()
+threading.Thread(target=_when_starter_ends, args=(Path(sys.argv[1]), stop, ready), daemon=True).start()
+print("begun", flush=True)
+stop.wait()
+"""
+
+
+@pytest.mark.parametrize(("state", "code"), [("ready", 0), ("starting", 1)])
+def test_a_server_whose_starter_has_ended_ends_and_removes_the_folder_of_its_starter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, code: int
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folder, lock = locked_folder("connect-server")
+    (folder / "address").write_text("{}")
+    watcher = [sys.executable, "-c", WATCHER, str(folder), state]
+    with subprocess.Popen(watcher, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        assert server.stdout.readline() == "begun\n"
+        assert folder.exists()
+        lock.close()
+        assert server.wait() == code
+    assert not folder.exists()
