@@ -1,14 +1,14 @@
 """A group's first window chooses where its queues start, also in the other shards of the store.
 
-A group is one group in all shards, as it is one at all brokers. Its first window records the starts that ConsumeFromWhere
-gives to the queues of the other shards, as they are when it is planned (``docs/decisions/0006-claim-per-queue.md``). A queue
-that no such window knew appeared later. So no clock decides what was there first.
+A group is one group in all shards, as it is one at all brokers. Its first window in a shard records the queues that the other
+shards have when it is planned, and the starts that the group has chosen for them (``docs/decisions/0006-claim-per-queue.md``).
+A queue that one of these windows did not know appeared later. So no clock decides what was there first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from rmq_store.commit.ctl import Ctl
@@ -18,69 +18,80 @@ from rmq_store.message.message import MessageQueue
 from rmq_store.window.shard_view import ShardView
 
 STARTS_ELSEWHERE = "starts_elsewhere"
-"""The parameter of a group's first window: a list of ``[topic, broker_name, queue_id, offset, rule, deleted]``."""
+"""The parameter of a group's first window in a shard: by shard ``deleted``, ``importing``, and ``queues``, a list of
+``[topic, broker_name, queue_id, offset, rule]``."""
 
 
 @dataclass(frozen=True, slots=True)
-class StartElsewhere:
-    """Where a queue of another shard starts."""
+class ShardStarts:
+    """What a first window in another shard knew of a shard."""
 
-    queue: MessageQueue
-    start: Start | None
-    """None: where ConsumeFromWhere says when its own shard's first window comes."""
-    deleted: int | None
-    """The group's epoch at its last delete in that shard. A later delete makes the start void."""
+    deleted: int | None = None
+    """The group's epoch at its last delete in the shard. A later delete makes all of this void."""
+    importing: frozenset[str] = frozenset()
+    """The brokers whose import was not at its end: any of their queues may have been there already."""
+    starts: Mapping[MessageQueue, Start | None] = field(default_factory=dict)
+    """Of the queues that were there; None: the group chooses it at its first window in the shard, or had an offset."""
+
+    def knows(self, queue: MessageQueue) -> bool:
+        return queue in self.starts or queue.broker_name in self.importing
 
 
-def first_windows(shards: Iterable[ShardView], group: str) -> list[Ctl]:
-    """The group's first window in each of the shards that had one, not counting those before a delete of the group."""
-    windows = []
+@dataclass(frozen=True, slots=True)
+class ChosenStarts:
+    """What the first windows in other shards say of a shard: at least one."""
+
+    windows: tuple[ShardStarts, ...]
+
+    def is_later(self, queue: MessageQueue) -> bool:
+        """Whether the queue appeared after one of them was planned."""
+        return not all(window.knows(queue) for window in self.windows)
+
+    def start_of(self, queue: MessageQueue) -> Start | None:
+        """The earliest start that one of them chose."""
+        starts = [start for window in self.windows if (start := window.starts.get(queue)) is not None]
+        return min(starts, key=lambda start: start.offset, default=None)
+
+
+def first_windows(shards: Iterable[ShardView], group: str) -> dict[str, Ctl]:
+    """By name of the shard the group's first window there, not counting those before a delete of the group."""
+    windows: dict[str, Ctl] = {}
     for shard in shards:
         positions = shard.positions()
-        if positions.get(grp_id(group)) is None:
-            continue
-        window = shard.first_window(group, positions.get(del_id(group)) or 0)
-        if window is not None:
-            windows.append(window)
+        if positions.get(grp_id(group)) is not None:
+            window = shard.first_window(group, positions.get(del_id(group)) or 0)
+            if window is not None:
+                windows[shard.name] = window
     return windows
 
 
-def starts_parameter(starts: Iterable[StartElsewhere]) -> list[list[Any]]:
-    """What a first window records of them."""
-    return [
-        [
-            one.queue.topic,
-            one.queue.broker_name,
-            one.queue.queue_id,
-            one.start and one.start.offset,
-            one.start and str(one.start.rule),
-            one.deleted,
-        ]
-        for one in sorted(starts, key=lambda one: one.queue)
-    ]
-
-
-def starts_chosen(windows: Iterable[Ctl], deleted: int | None) -> dict[MessageQueue, Start | None]:
-    """What the first windows among these chose for the queues of a shard. There are several if they ran at once: then a queue
-    that one of them did not know is left out, and of two starts the earlier one counts.
-
-    ``deleted``: the group's epoch at its last delete in the shard.
-    """
-    records = [
-        _recorded(rows, deleted) for window in windows if (rows := window.parameter(STARTS_ELSEWHERE)) is not None
-    ]
-    queues = set.intersection(*(set(record) for record in records)) if records else set[MessageQueue]()
-    return {queue: _earliest(record[queue] for record in records) for queue in queues}
-
-
-def _recorded(rows: Iterable[list[Any]], deleted: int | None) -> dict[MessageQueue, Start | None]:
+def starts_parameter(elsewhere: Mapping[str, ShardStarts]) -> dict[str, Any]:
+    """What a first window records of the other shards, by their names."""
     return {
-        MessageQueue(topic, broker, queue_id): (
-            None if offset is None or deleted_then != deleted else Start(offset, StartRule(rule))
-        )
-        for topic, broker, queue_id, offset, rule, deleted_then in rows
+        name: {
+            "deleted": shard.deleted,
+            "importing": sorted(shard.importing),
+            "queues": [
+                [queue.topic, queue.broker_name, queue.queue_id, start and start.offset, start and str(start.rule)]
+                for queue, start in sorted(shard.starts.items(), key=lambda item: item[0])
+            ],
+        }
+        for name, shard in elsewhere.items()
     }
 
 
-def _earliest(starts: Iterable[Start | None]) -> Start | None:
-    return min((start for start in starts if start is not None), key=lambda start: start.offset, default=None)
+def starts_chosen(windows: Iterable[Ctl], shard: str, deleted: int | None) -> ChosenStarts | None:
+    """What first windows in other shards say of a shard; None: nothing that counts. A window that does not name the shard did
+    not know its queues. ``deleted``: the group's epoch at its last delete in the shard."""
+    records = [(window.parameter(STARTS_ELSEWHERE) or {}).get(shard) for window in windows]
+    known = [ShardStarts() if record is None else _shard_starts(record) for record in records]
+    counting = tuple(one for one in known if one.deleted == deleted)
+    return ChosenStarts(counting) if counting else None
+
+
+def _shard_starts(record: Mapping[str, Any]) -> ShardStarts:
+    starts = {
+        MessageQueue(topic, broker, queue_id): None if offset is None else Start(offset, StartRule(rule))
+        for topic, broker, queue_id, offset, rule in record["queues"]
+    }
+    return ShardStarts(record["deleted"], frozenset(record["importing"]), starts)

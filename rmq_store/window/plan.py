@@ -47,7 +47,8 @@ from rmq_store.window.consume_request import (
 )
 from rmq_store.window.first_window import (
     STARTS_ELSEWHERE,
-    StartElsewhere,
+    ChosenStarts,
+    ShardStarts,
     first_windows,
     starts_chosen,
     starts_parameter,
@@ -74,8 +75,8 @@ class Plan:
     """Per queue the offset before which the whole request ends."""
     part: int
     """The number of the window in its request, from 1."""
-    elsewhere: tuple[StartElsewhere, ...] | None = None
-    """Where the group's queues start in the other shards; None: it is not the group's first window, or that does not matter."""
+    elsewhere: Mapping[str, ShardStarts] | None = None
+    """What the other shards have for the group, by their names; None: it is not the group's first window in this shard."""
     unfinished: frozenset[MessageQueue] = frozenset()
     """The queues in which the request wants more than this window takes."""
     tried: tuple[Blocked, ...] = ()
@@ -307,12 +308,19 @@ class Planner:
         observed = self._observed.get(queue)
         if observed is not None:
             return Start(observed, StartRule.OBSERVED)
-        if self._had_a_window or not self._is_same_in_all_shards or self._chosen is None:
+        decides = not self._had_a_window and self.group.later_queues_start_at_min
+        return self._start_without_offset(queue, self._chosen if decides else None)
+
+    def _start_without_offset(self, queue: MessageQueue, chosen: ChosenStarts | None) -> Start:
+        """``chosen``: by the group's first windows in other shards. The start is within the queue: retention does not wait for
+        a group without an offset, and a restored store may have less."""
+        if chosen is None:
             return self._start_by_where(queue, later=self._had_a_window)
-        chosen = self._chosen.get(queue)
-        if chosen is not None:
-            return replace(chosen, offset=min(chosen.offset, self.positions.max_offset(queue)))  # in a restored store
-        return self._start_by_where(queue, later=queue not in self._chosen)
+        start = None if chosen.is_later(queue) else chosen.start_of(queue)
+        if start is None:
+            return self._start_by_where(queue, later=chosen.is_later(queue))
+        least, most = self.positions.min_offset(queue), self.positions.max_offset(queue)
+        return replace(start, offset=min(max(start.offset, least), most))
 
     def _start_by_where(self, queue: MessageQueue, *, later: bool) -> Start:
         """By ConsumeFromWhere. ``later``: the queue appeared after the group's first window."""
@@ -325,13 +333,18 @@ class Planner:
             lake_born=queue.broker_name.startswith(self.shard.local_broker),
             later=later,
         )
-        at_timestamp = None
-        if start_rule(where, state, self.group.start_switches) is StartRule.TIMESTAMP:
-            since_ms = self.group.consume_timestamp_ms
-            at_timestamp = self._search(
-                queue, self._now_ms - CONSUME_TIMESTAMP_BACK_MS if since_ms is None else since_ms
-            )
+        rule = start_rule(where, state, self.group.start_switches)
+        at_timestamp = self._at_timestamp[queue] if rule is StartRule.TIMESTAMP else None
         return compute_pull_from_where(where, state, at_timestamp, self.group.start_switches)
+
+    @cached_property
+    def _at_timestamp(self) -> Mapping[MessageQueue, int]:
+        """The offsets at the group's consumeTimestamp, of its queues without a committed offset."""
+        since_ms = self.group.consume_timestamp_ms
+        _, unknown = stored_starts(self.group.name, self._of_topics(self.positions), self.positions)
+        return self.shard.search_offsets(
+            self.positions, unknown, self._now_ms - CONSUME_TIMESTAMP_BACK_MS if since_ms is None else since_ms
+        )
 
     def _is_imported(self, queue: MessageQueue) -> bool:
         """Whether the newest import of the queue's broker is at its end."""
@@ -358,32 +371,37 @@ class Planner:
         return list(self.shard.others())
 
     @cached_property
-    def _is_same_in_all_shards(self) -> bool:
-        """Whether the group's first window, in whichever shard, decides where a queue starts."""
-        from_first = ConsumeFromWhere(self.group.consume_from_where) is ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
-        return not from_first and self._scope.from_ms is None and self.group.later_queues_start_at_min
+    def _windows_elsewhere(self) -> Mapping[str, Ctl]:
+        """The group's first window in each other shard that had one."""
+        return first_windows(self._others, self.group.name)
 
     @cached_property
-    def _chosen(self) -> Mapping[MessageQueue, Start | None] | None:
-        """What the group's first window chose for the queues of this shard; None: no other shard had a window of the group."""
-        windows = first_windows(self._others, self.group.name)
-        return starts_chosen(windows, self.positions.get(del_id(self.group.name))) if windows else None
+    def _chosen(self) -> ChosenStarts | None:
+        return self._chosen_for(self.shard.name, self.positions)
 
-    def _starts_elsewhere(self) -> tuple[StartElsewhere, ...] | None:
-        """Where the group's queues start in the other shards, if this is its first window. A queue that begins at its first
-        message is left out."""
-        if self._had_a_window or not self._is_same_in_all_shards or self._chosen is not None:
+    def _chosen_for(self, name: str, positions: Positions) -> ChosenStarts | None:
+        """What the first windows in other shards say of a shard without one."""
+        return starts_chosen(self._windows_elsewhere.values(), name, positions.get(del_id(self.group.name)))
+
+    def _starts_elsewhere(self) -> Mapping[str, ShardStarts] | None:
+        """What this window records of the other shards, if it is the group's first one here."""
+        if self._had_a_window or self._scope.from_ms is not None:
             return None
-        starts: list[StartElsewhere] = []
-        for shard in self._others:
-            planner = Planner(shard, self.group, self._now_ms, self._scope)
-            queues = planner._of_topics(planner.positions)
+        return {shard.name: self._starts_in(shard) for shard in self._others}
+
+    def _starts_in(self, shard: ShardView) -> ShardStarts:
+        planner = Planner(shard, self.group, self._now_ms, self._scope)
+        queues = planner._of_topics(planner.positions)
+        starts: dict[MessageQueue, Start | None] = dict.fromkeys(queues)
+        if shard.name not in self._windows_elsewhere:
+            chosen = self._chosen_for(shard.name, planner.positions)
             _, unknown = stored_starts(self.group.name, queues, planner.positions)
-            for queue in unknown:
-                start = planner._start_by_where(queue, later=False) if planner._is_imported(queue) else None
-                if start is None or start.offset > planner.positions.min_offset(queue):
-                    starts.append(StartElsewhere(queue, start, planner.positions.get(del_id(self.group.name))))
-        return tuple(starts)
+            starts |= {
+                queue: planner._start_without_offset(queue, chosen) for queue in unknown if planner._is_imported(queue)
+            }
+        return ShardStarts(
+            planner.positions.get(del_id(self.group.name)), frozenset(planner._incomplete_imports), starts
+        )
 
     @cached_property
     def _incomplete_imports(self) -> Mapping[str, int]:
@@ -498,7 +516,7 @@ def request_parameters(
     listener_versions: Sequence[str] = (),
 ) -> str:
     """The ``parameters`` of the window's ctl row, as canonical JSON: those of the request, and in part 1 its bounds. A group's
-    first window also has where its queues start in the other shards.
+    first window in a shard also has what the other shards have for it.
 
     ``keys``: the keys that a window acked, in a group that absorbs duplicates. ``task_ms``: how long its tasks took; None:
     it had none, or it was not measured. ``listener_versions``: of the listener that ran (``Listener.version``), sorted.

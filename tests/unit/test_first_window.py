@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
 from rmq_store.commit.ctl import Action, Actor, Ctl, Observed, canonical_json
-from rmq_store.commit.positions import Positions, del_id, grp_id, max_id
+from rmq_store.commit.positions import Positions, del_id, grp_id, max_id, min_id
 from rmq_store.consumer.start import ConsumeFromWhere, Start, StartRule
 from rmq_store.errors import NothingThere
 from rmq_store.filter.subscription import build_subscription_data
 from rmq_store.message.message import MessageQueue
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.window.consume_request import ConsumeRequest
-from rmq_store.window.first_window import STARTS_ELSEWHERE, StartElsewhere, starts_chosen, starts_parameter
+from rmq_store.window.first_window import STARTS_ELSEWHERE, ShardStarts, starts_parameter
 from rmq_store.window.plan import Plan, Planner, request_parameters
 
 HERE, THERE, BESIDE = (MessageQueue("Orders", broker, 0) for broker in ("broker-a", "broker-b", "broker-c"))
@@ -32,6 +32,8 @@ class Shard:
     end: int
     window: Ctl | None = None
     """The group's first one."""
+    begin: int = 0
+    """The first readable offset."""
     deleted: int | None = None
     """The group's epoch at its last delete."""
     imported: Mapping[str, int] = field(default_factory=dict)
@@ -46,7 +48,7 @@ class Shard:
         return f"lake-{self.name}"
 
     def positions(self) -> Positions:
-        values = {max_id(self.queue): self.end}
+        values = {max_id(self.queue): self.end, min_id(self.queue): self.begin}
         values |= {} if self.deleted is None else {del_id("billing"): self.deleted, grp_id("billing"): self.deleted}
         return Positions(1, values if self.window is None else values | {grp_id("billing"): 0})
 
@@ -75,8 +77,8 @@ class Shard:
         return []
 
 
-def planned(shard: Shard) -> Plan:
-    return Planner(shard, GROUP, 1_772_366_400_000).plan(REQUEST, [])
+def planned(shard: Shard, group: GroupSettings = GROUP) -> Plan:
+    return Planner(shard, group, 1_772_366_400_000).plan(REQUEST, [])
 
 
 def committed(plan: Plan) -> Ctl:
@@ -87,9 +89,8 @@ def window(parameters: str) -> Ctl:
     return Ctl("1", Action.CONSUME, Actor("ana", "os"), group="billing", parameters=parameters)
 
 
-def recorded(starts: Mapping[MessageQueue, Start | None], deleted: int | None = None) -> Ctl:
-    rows = starts_parameter(StartElsewhere(queue, start, deleted) for queue, start in starts.items())
-    return window(canonical_json({STARTS_ELSEWHERE: rows}))
+def recorded(starts: Mapping[MessageQueue, Start | None]) -> Ctl:
+    return window(canonical_json({STARTS_ELSEWHERE: starts_parameter({"broker-b": ShardStarts(starts=starts)})}))
 
 
 def start_of(plan: Plan) -> tuple[int, str]:
@@ -104,57 +105,92 @@ def last(offset: int) -> Start:
 def test_the_first_window_says_where_the_queues_of_other_shards_start() -> None:
     there = Shard(THERE, 7)
     first = planned(Shard(HERE, 3, others_=[there, Shard(MessageQueue("Refunds", "broker-c", 0), 5)]))
-    assert first.elsewhere == (StartElsewhere(THERE, last(7), None),)
+    assert first.elsewhere == {"broker-b": ShardStarts(starts={THERE: last(7)}), "broker-c": ShardStarts()}
     here = Shard(HERE, 3, committed(first))
     assert start_of(planned(Shard(THERE, 9, others_=[here]))) == (7, "last_offset")
     assert start_of(planned(Shard(BESIDE, 9, others_=[here, there]))) == (0, "later_queue_from_min")
 
 
+def test_a_later_first_window_passes_on_what_the_first_one_chose() -> None:
+    here = Shard(HERE, 3, committed(planned(Shard(HERE, 3, others_=[Shard(THERE, 7), Shard(BESIDE, 5)]))))
+    second = planned(Shard(THERE, 9, others_=[here, Shard(BESIDE, 8)]))
+    assert second.elsewhere == {
+        "broker-a": ShardStarts(starts={HERE: None}),
+        "broker-c": ShardStarts(starts={BESIDE: last(5)}),
+    }
+
+
+def test_what_another_group_setting_chose_at_the_first_window_counts() -> None:
+    first_offset = replace(GROUP, consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET)
+    as_rocketmq = replace(GROUP, later_queues_start_at_min=False)
+    starts = [
+        start_of(planned(Shard(THERE, 9, others_=[Shard(HERE, 3, committed(first))])))
+        for first in (
+            planned(Shard(HERE, 3, others_=[Shard(THERE, 7)]), group) for group in (first_offset, as_rocketmq)
+        )
+    ]
+    assert starts == [(0, "first_offset"), (7, "last_offset")]
+
+
 def test_a_window_that_is_not_the_first_one_says_nothing() -> None:
     here = Shard(HERE, 3, committed(planned(Shard(HERE, 3))))
-    assert planned(Shard(THERE, 7, others_=[here])).elsewhere is None
     assert planned(Shard(HERE, 3, here.window, others_=[Shard(THERE, 7)])).elsewhere is None
 
 
 def test_a_queue_in_the_middle_of_an_import_starts_where_the_import_ends() -> None:
-    there = Shard(THERE, 7, imported={"broker-b": 4096})
-    first = planned(Shard(HERE, 3, others_=[there]))
-    assert first.elsewhere == (StartElsewhere(THERE, None, None),)
+    """Also one that is not there yet."""
+    first = planned(Shard(HERE, 3, others_=[Shard(THERE, 7, imported={"broker-b": 4096})]))
+    assert first.elsewhere == {"broker-b": ShardStarts(None, frozenset({"broker-b"}), {THERE: None})}
     here = Shard(HERE, 3, committed(first))
     with pytest.raises(NothingThere, match="its log was imported up to 8192"):
         planned(Shard(THERE, 8, imported={"broker-b": 8192}, others_=[here]))
     assert start_of(planned(Shard(THERE, 9, others_=[here]))) == (9, "last_offset")
+    assert start_of(planned(Shard(MessageQueue("Orders", "broker-b", 1), 6, others_=[here]))) == (6, "last_offset")
 
 
-def test_a_store_that_is_restored_to_before_a_start_begins_at_its_end() -> None:
+def test_a_start_is_within_the_queue() -> None:
+    """A restored store may have less, and retention does not wait for a group without an offset."""
     here = Shard(HERE, 3, recorded({THERE: last(7)}))
     assert start_of(planned(Shard(THERE, 5, others_=[here]))) == (5, "last_offset")
+    assert start_of(planned(Shard(THERE, 20, begin=9, others_=[here]))) == (9, "last_offset")
 
 
-def test_a_delete_in_the_other_shard_makes_a_start_before_it_void() -> None:
+def test_a_delete_in_a_shard_makes_what_was_chosen_for_it_before_void() -> None:
     before = planned(Shard(HERE, 3, others_=[Shard(THERE, 7)]))
     after = planned(Shard(HERE, 3, others_=[Shard(THERE, 7, deleted=2)]))
+    unknown = planned(Shard(HERE, 3))
     starts = [
         start_of(planned(Shard(THERE, 9, deleted=2, others_=[Shard(HERE, 3, committed(first))])))
-        for first in (before, after)
+        for first in (before, after, unknown)
     ]
-    assert starts == [(9, "last_offset"), (7, "last_offset")]
+    assert starts == [(9, "last_offset"), (7, "last_offset"), (9, "last_offset")]
+
+
+def test_a_delete_in_the_shard_of_the_first_window_leaves_what_was_chosen_for_others() -> None:
+    """The group goes on in broker-b, whose own first window knew the queues of broker-a and what was chosen for broker-c."""
+    here = Shard(HERE, 3, committed(planned(Shard(HERE, 3, others_=[Shard(THERE, 7), Shard(BESIDE, 5)]))))
+    second = committed(planned(Shard(THERE, 7, others_=[here, Shard(BESIDE, 5)])))
+    there = Shard(THERE, 7, second)
+    assert start_of(planned(Shard(HERE, 4, deleted=1, others_=[there]))) == (4, "last_offset")
+    assert start_of(planned(Shard(BESIDE, 9, others_=[Shard(HERE, 4, deleted=1), there]))) == (5, "last_offset")
 
 
 @pytest.mark.parametrize(
-    ("records", "chosen"),
+    ("records", "start"),
     [
-        ([], {}),
-        ([{THERE: last(7)}], {THERE: last(7)}),
-        ([{THERE: last(7)}, {THERE: last(5)}], {THERE: last(5)}),
-        ([{THERE: None}, {THERE: last(5)}], {THERE: last(5)}),
-        ([{THERE: None}], {THERE: None}),
-        ([{THERE: last(7), BESIDE: last(1)}, {BESIDE: last(2)}], {BESIDE: last(1)}),
-        ([{THERE: last(7)}, {}], {}),
+        ([{THERE: last(7)}], (7, "last_offset")),
+        ([{THERE: last(7)}, {THERE: last(5)}], (5, "last_offset")),
+        ([{THERE: None}, {THERE: last(5)}], (5, "last_offset")),
+        ([{THERE: None}], (9, "last_offset")),
+        ([{THERE: last(7)}, {}], (0, "later_queue_from_min")),
     ],
 )
 def test_of_several_first_windows_the_one_that_knew_less_decides(
-    records: list[dict[MessageQueue, Start | None]], chosen: dict[MessageQueue, Start | None]
+    records: list[dict[MessageQueue, Start | None]], start: tuple[int, str]
 ) -> None:
-    later = window("{}")
-    assert starts_chosen([*map(recorded, records), later], None) == chosen
+    others = [Shard(MessageQueue("Orders", f"broker-{n}", 0), 3, recorded(one)) for n, one in enumerate(records)]
+    assert start_of(planned(Shard(THERE, 9, others_=others))) == start
+
+
+def test_a_first_window_of_an_earlier_version_knew_no_queue_elsewhere() -> None:
+    assert start_of(planned(Shard(THERE, 9, others_=[Shard(HERE, 3, window("{}"))]))) == (0, "later_queue_from_min")
