@@ -388,6 +388,12 @@ def test_replay_leaves_the_groups_offsets_alone_and_names_its_own_group(imported
     assert (followed["group"], followed["messages"]) == (name, 100)
 
 
+@pytest.mark.parametrize("more", [[], ["--dry-run"], ["--shard", "broker-a"]])
+def test_the_retries_of_a_replay_that_never_was_are_refused(imported: Rmq, more: list[str]) -> None:
+    answer = imported("consume", "--group", "orders-replay-ffffffffff", *more)
+    assert (answer.exit_code, "orders-replay-ffffffffff has replayed nothing here" in answer.err) == (2, True)
+
+
 def test_a_replay_is_done_once_more_when_somebody_says_why(imported: Rmq) -> None:
     name = imported.json("replay", "-g", "orders", "-t", "OrderEvents", "--from", "0")["group"]
     again = ["replay", "-g", name, "--reprocess", "the listener is mended", "--request", f"{TODAY}-again"]

@@ -11,7 +11,7 @@ import pytest
 
 from rmq_store.commit.claim import Held, Holder
 from rmq_store.commit.ctl import Consumed, Produced
-from rmq_store.commit.positions import Outcome, Positions, QueueRange, Tally, max_id, own_queue_id
+from rmq_store.commit.positions import Outcome, Positions, QueueRange, Tally, grp_id, max_id, own_queue_id
 from rmq_store.commit.request import Status, overall
 from rmq_store.errors import HeldByAnother, WrongUse
 from rmq_store.lake.table.shard import Shard
@@ -170,15 +170,16 @@ class Store:
 
     def __init__(self, **topics: str) -> None:
         self._topics = topics
+        self.epochs: dict[str, dict[str, int]] = {}
 
     def shards(self, name: str | None = None) -> list[Any]:
         if name is not None and name not in self._topics:
             raise WrongUse(f"no shard {name}")
         return [self._shard(known, topic) for known, topic in self._topics.items() if name in (None, known)]
 
-    @staticmethod
-    def _shard(name: str, topic: str) -> Any:
-        positions = Positions(0, {max_id(MessageQueue(topic, f"broker-{name}", 0)): 5})
+    def _shard(self, name: str, topic: str) -> Any:
+        values = {max_id(MessageQueue(topic, f"broker-{name}", 0)): 5, **self.epochs.get(name, {})}
+        positions = Positions(0, values)
         return SimpleNamespace(name=name, positions=lambda: positions)
 
 
@@ -196,7 +197,14 @@ def test_a_group_consumes_where_a_topic_of_it_is() -> None:
 
 
 def test_the_retries_of_a_replay_may_be_in_any_shard() -> None:
-    assert names_of(shards_of(THREE, SHOP, Scope(retries_only=True))) == ["a", "b", "c"]
+    retries = Scope(retries_only=True)
+    assert names_of(shards_of(THREE, SHOP, retries)) == ["a", "b", "c"]
+    replay = replace(SHOP, name="shop-replay-0123456789")
+    with pytest.raises(WrongUse, match="shop-replay-0123456789 has replayed nothing here"):
+        shards_of(THREE, replay, retries)
+    store = Store(a="Orders", b="Payments")
+    store.epochs["b"] = {grp_id(replay.name): 0}
+    assert names_of(shards_of(cast("LakeStore", store), replay, retries)) == ["a", "b"]
 
 
 @pytest.mark.parametrize(

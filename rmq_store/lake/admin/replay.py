@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from rmq_store.admin.replay import as_attempt, attempt_proposal, next_attempt
 from rmq_store.commit.ctl import Proposal
 from rmq_store.commit.positions import grp_id
-from rmq_store.errors import WrongUse
 from rmq_store.lake.commit.commit import commit
 from rmq_store.lake.commit.dispatch import follow_up
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
-from rmq_store.lake.window.consumption import shards_of
+from rmq_store.lake.window.consumption import shards_of, shards_with_windows
 from rmq_store.lake.window.dry_run import plan_request
 from rmq_store.lake.window.plan import ShardLookup
 from rmq_store.lake.window.range_notes import notes_of_times
@@ -25,10 +24,7 @@ from rmq_store.window.plan import Planner
 
 def shards_replayed(store: LakeStore, name: str, chosen: str | None = None) -> list[Shard]:
     """The shards in which a replay group has had windows. Raises WrongUse when there is none."""
-    shards = [shard for shard in store.shards(chosen) if shard.positions().get(grp_id(name)) is not None]
-    if not shards:
-        raise WrongUse(f"{name} has replayed nothing here: give the group name that 'rmq replay' printed")
-    return shards
+    return shards_with_windows(store.shards(chosen), name)
 
 
 def replay_notes(

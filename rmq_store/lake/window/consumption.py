@@ -11,9 +11,10 @@ from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any
 
+from rmq_store.admin.replay import replayed_group
 from rmq_store.commit.claim import Held
 from rmq_store.commit.ctl import Action
-from rmq_store.commit.positions import Outcome, PositionKind
+from rmq_store.commit.positions import Outcome, PositionKind, grp_id
 from rmq_store.commit.request import Status, overall
 from rmq_store.consumer.allocate import allocate_by_topic, sort_client_ids
 from rmq_store.consumer.delay import queue_id_to_delay_level
@@ -44,8 +45,8 @@ def shards_of(
     """The shards in which a group consumes: the ``chosen`` one, else those of its settings, else all; of these the ones that
     have a topic of the group. The retries of a replay may be in any. ``opened``: all shards of the store, where they are open.
 
-    Raises WrongUse for a shard that is not the group's or does not exist; NothingThere for an empty store, and when no
-    shard has a topic of the group.
+    Raises WrongUse for a shard that is not the group's or does not exist, and for a replay group without windows in these
+    shards, whose name may be wrong; NothingThere for an empty store, and when no shard has a topic of the group.
     """
     if chosen is not None and group.shards is not None and chosen not in group.shards:
         raise WrongUse(
@@ -58,8 +59,18 @@ def shards_of(
     if not shards:
         raise empty_store(store)
     if scope.retries_only:
+        if replayed_group(group.name) is not None:
+            shards_with_windows(shards, group.name)
         return shards
     return shards_with_topic(shards, [subscription.topic for subscription in group.subscriptions])
+
+
+def shards_with_windows(shards: Iterable[Shard], name: str) -> list[Shard]:
+    """The shards in which a replay group has had windows. Raises WrongUse when there is none."""
+    having = [shard for shard in shards if shard.positions().get(grp_id(name)) is not None]
+    if not having:
+        raise WrongUse(f"{name} has replayed nothing here: give the group name that 'rmq replay' printed")
+    return having
 
 
 def empty_store(store: LakeStore) -> NothingThere:
