@@ -7,7 +7,8 @@ from typing import Any
 
 from airflow.sdk import Asset, AssetAlias
 
-from rmq_store.commit.request import overall
+from rmq_store.commit.request import Status, overall
+from rmq_store.utils.redaction import cleaned_value
 
 RETRIES_DELIVERED = AssetAlias("rmq_retries_delivered")
 """Of the tasks that deliver: its events are those of the ``retries_asset`` of each group with ``consume_retries``."""
@@ -27,6 +28,25 @@ def offsets_asset(group: str) -> Asset:
 def retries_asset(group: str) -> Asset:
     """The asset of a group's retries, of a group with ``consume_retries``: an event for each run that delivered some."""
     return Asset(f"rmq_retries__{group}", uri=f"x-rmq://retries/{group}")
+
+
+def report_offsets(
+    events: Any, outlets: Sequence[Any], group: str, answers: Sequence[dict[str, Any]], secrets: Sequence[str] = ()
+) -> None:
+    """Have the offsets that the group has reached in the events of a task's outlets, without these secrets: of
+    ``OFFSETS_COMMITTED`` in one of the group's ``offsets_asset``. Nothing is reported where there was nothing to consume.
+
+    :param events: The ``outlet_events`` of the task's context.
+    """
+    consumed = [answer for answer in answers if answer["status"] != Status.EMPTY]
+    if not consumed:
+        return
+    extra = cleaned_value(sum_of(consumed), secrets)
+    for outlet in outlets:
+        if outlet == OFFSETS_COMMITTED:
+            events[outlet].add(offsets_asset(group), extra)
+        elif isinstance(outlet, Asset):
+            events[outlet].extra = extra
 
 
 def sum_of(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:

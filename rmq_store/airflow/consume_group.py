@@ -7,7 +7,8 @@ from typing import Any
 
 from airflow.sdk import XComArg, get_current_context, task
 
-from rmq_store.airflow.assets import offsets_asset, sum_of
+from rmq_store.airflow import assets
+from rmq_store.airflow.assets import REPORTED, sum_of
 from rmq_store.airflow.dags import LONGEST_RUN
 from rmq_store.airflow.hooks.rmq import RmqHook
 from rmq_store.airflow.operators.consume import RmqConsumeWindowOperator, RmqPlanShardsOperator
@@ -27,10 +28,10 @@ def consume_group(
     Add the tasks ``plan``, ``consume`` and ``report_offsets`` to the current DAG or task group; return the last one's output.
 
     ``consume`` is mapped over the shards that have work; at most one of them runs at a time in a run. ``report_offsets``
-    returns the sum, and is an event of the group's :func:`~rmq_store.airflow.assets.offsets_asset`. A run with nothing to
-    consume skips both. A run of Airflow's backfill is a replay of its data interval, and its event has ``replay_of``: the
-    group's offsets did not move. A run that only the group's :func:`~rmq_store.airflow.assets.retries_asset` has started
-    consumes its retries alone.
+    returns the sum, and is an event of the group's :func:`~rmq_store.airflow.assets.offsets_asset`, unless the windows had
+    nothing to consume. A run with nothing to consume skips both. A run of Airflow's backfill is a replay of its data
+    interval, and its event has ``replay_of``: the group's offsets did not move. A run that only the group's
+    :func:`~rmq_store.airflow.assets.retries_asset` has started consumes its retries alone.
 
     :param group: The consumer group, a name in the settings.
     :param until: Only messages stored before this time; see :class:`~rmq_store.airflow.operators.consume.RmqConsumeOperator`.
@@ -39,7 +40,6 @@ def consume_group(
     :param use_run_params: Take ``until``, ``max_messages``, ``client`` and ``clients`` from the run's parameters.
     :param request_name: A name of this request, where a run consumes for the group more than once.
     """
-    offsets = offsets_asset(group)
     arguments: dict[str, Any] = {
         "group": group,
         "until": until,
@@ -58,11 +58,12 @@ def consume_group(
         **arguments,
     ).expand(shard=plan.output)
 
-    @task(outlets=[offsets])
+    @task(outlets=REPORTED)
     def report_offsets(answers: list[Answer], shards: list[str]) -> Answer:
-        with translated():  # more answers than shards are those of an earlier attempt, which Airflow keeps
-            answer = logged(sum_of(list(answers)[: len(shards)]))
-        get_current_context()["outlet_events"][offsets].extra = answer
+        of_run = list(answers)[: len(shards)]  # more are those of an earlier attempt, which Airflow keeps
+        with translated():
+            answer = logged(sum_of(of_run))
+        assets.report_offsets(get_current_context()["outlet_events"], REPORTED, group, of_run)
         return answer
 
     return report_offsets(consume.output, plan.output)  # type: ignore[arg-type]  # Airflow passes the answers

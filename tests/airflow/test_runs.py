@@ -243,6 +243,31 @@ def test_the_asset_event_of_a_run_carries_the_offsets(deployed: LakeStore, run: 
     assert extra["offsets"]["broker-a"]["PaymentFlow broker-a:0"] == 225
 
 
+def test_a_run_whose_windows_consumed_nothing_has_no_event(
+    deployed: LakeStore, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where another run has consumed all between plan and consume."""
+    from airflow.models.asset import AssetEvent
+    from airflow.utils.session import create_session
+
+    from rmq_store.airflow.operators.consume import RmqConsumeWindowOperator
+
+    act = RmqConsumeWindowOperator.act
+
+    def after_another(self: RmqConsumeWindowOperator, context: Any) -> Any:
+        other = RmqConsumeWindowOperator(
+            task_id="other", group="payments", shard=self.shard, request_name="other", outlets=[]
+        )
+        act(other, context)
+        return act(self, context)
+
+    monkeypatch.setattr(RmqConsumeWindowOperator, "act", after_another)
+    result = run(CONSUME)
+    assert (result["state"], result["report_offsets"]["status"]) == ("success", "empty")
+    with create_session() as session:
+        assert session.query(AssetEvent).filter(AssetEvent.source_run_id == result["run"].run_id).count() == 0
+
+
 def test_a_failed_message_goes_round_by_the_delay_levels_until_it_is_dead(deployed: LakeStore, run: Run) -> None:
     run(CONSUME)
     retries = NO_PRICE + 1

@@ -10,13 +10,13 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import Asset, BaseOperator
+from airflow.sdk import BaseOperator
 
 from rmq_store.admin.dag_params import Run, check_names
 from rmq_store.admin.move_sizes import Direction
 from rmq_store.admin.sentences import moves_sentence, window_line, window_sentence
 from rmq_store.airflow import task
-from rmq_store.airflow.assets import OFFSETS_COMMITTED, offsets_asset, sum_of
+from rmq_store.airflow.assets import report_offsets
 from rmq_store.airflow.hooks.rmq import RmqHook
 from rmq_store.airflow.lineage import Lineage, openlineage_of
 from rmq_store.airflow.preview import PREVIEW, Preview, offsets_of
@@ -176,17 +176,8 @@ class RmqOperator(BaseOperator):
         return answer
 
     def report_offsets(self, context: Context, group: str, answers: Sequence[Answer]) -> None:
-        """Have the offsets that the group has reached in the events of the task's outlets: by default in one of the group's
-        ``offsets_asset``. Nothing is reported where there was nothing to consume."""
-        consumed = [answer for answer in answers if answer["status"] != Status.EMPTY]
-        if not consumed:
-            return
-        extra = cleaned_value(sum_of(consumed), self.hook.secrets)
-        for outlet in self.outlets:
-            if outlet == OFFSETS_COMMITTED:
-                context["outlet_events"][outlet].add(offsets_asset(group), extra)
-            elif isinstance(outlet, Asset):
-                context["outlet_events"][outlet].extra = extra
+        """Have the offsets that the group has reached in the events of the task's outlets."""
+        report_offsets(context["outlet_events"], self.outlets, group, answers, self.hook.secrets)
 
     @contextmanager
     def moving(self, context: Context, group: str, action: str) -> Iterator[None]:
