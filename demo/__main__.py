@@ -110,8 +110,9 @@ def services(narrator: Narrator, lock: int) -> Iterator[AirflowApi]:
         starting.result()
         narrator.say("Spark Connect server on loopback: ready")
         home = replace(home, variables=variables(spark.remote))
-        airflow = at_the_end.enter_context(Airflow(home, ["api-server", "scheduler", "dag-processor"]))
-        airflow.wait_until_healthy(lambda: narrator.waiting("Airflow starts"))
+        names = ["api-server", "scheduler", "dag-processor"]
+        airflow = at_the_end.enter_context(Airflow(home, names, meanwhile=lambda: narrator.waiting("Airflow starts")))
+        airflow.wait_until_healthy()
         api = AirflowApi(home, airflow, narrator.waiting)
         api.wait_for_dags(set(DAGS))
         narrator.say(

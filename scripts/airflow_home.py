@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -181,12 +181,24 @@ def airflow_command(*words: str) -> list[str]:
 class Airflow:
     """The processes of an ``AirflowHome`` for as long as the ``with`` block lasts.
 
-    Each process has its own keeper and session: a task has its own process group, but the session of its scheduler.
+    Each process has its own keeper and session: a task has its own process group, but the session of its scheduler. The
+    scheduler starts last, once the API server answers: a task asks it a few times in six seconds, and then its try fails.
+
+    ``meanwhile`` is called repeatedly while they start, and ``say`` with what they wait for.
     """
 
-    def __init__(self, home: AirflowHome, names: Sequence[str] = tuple(PROCESSES)) -> None:
+    def __init__(
+        self,
+        home: AirflowHome,
+        names: Sequence[str] = tuple(PROCESSES),
+        *,
+        meanwhile: Meanwhile = _nothing,
+        say: Callable[[str], None] = _ignore,
+    ) -> None:
         self._home = home
         self._names = names
+        self._meanwhile = meanwhile
+        self._say = say
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Airflow:
@@ -202,7 +214,15 @@ class Airflow:
 
     def start(self) -> None:
         for name in self._names:
-            self._processes[name] = self._home.start(airflow_command(*PROCESSES[name]), self._log_of(name))
+            if name != "scheduler":
+                self._start(name)
+        if "api-server" in self._names:
+            self._wait_until_healthy({"metadatabase"})
+        if "scheduler" in self._names:
+            self._start("scheduler")
+
+    def _start(self, name: str) -> None:
+        self._processes[name] = self._home.start(airflow_command(*PROCESSES[name]), self._log_of(name))
 
     def _log_of(self, name: str) -> Path:
         return self._home.folder / "process-logs" / f"{name}.log"
@@ -216,15 +236,16 @@ class Airflow:
                     f"Airflow's {name} ended with code {process.returncode}. End of its log {log}:\n{_end_of(log)}"
                 )
 
-    def wait_until_healthy(self, meanwhile: Meanwhile = _nothing, say: Callable[[str], None] = _ignore) -> None:
+    def wait_until_healthy(self) -> None:
         """Wait until every process reports that it is healthy. Raises AirflowNotReady."""
-        components = {"metadatabase", *(name.replace("-", "_") for name in self._names if name != "api-server")}
+        self._wait_until_healthy({name.replace("-", "_") for name in self._names if name != "api-server"})
 
+    def _wait_until_healthy(self, components: Set[str]) -> None:
         def healthy() -> bool:
-            meanwhile()
+            self._meanwhile()
             return components <= self._healthy()
 
-        self.wait_for(healthy, "Airflow is still starting", say)
+        self.wait_for(healthy, "Airflow is still starting", self._say)
 
     def wait_for(self, is_done: Callable[[], bool], what: str, say: Callable[[str], None] = _ignore) -> None:
         """Wait until ``is_done()``, as long as the processes make progress.

@@ -91,8 +91,8 @@ def run(folder: Path, port_option: int | None, *, spark: bool) -> None:
         home.initialise()
         at_the_end.callback(say_stopped, port)
         say("starting Airflow: about 10 s on an idle machine")
-        airflow = at_the_end.enter_context(Airflow(home))
-        airflow.wait_until_healthy(say=say)
+        airflow = at_the_end.enter_context(Airflow(home, say=say))
+        airflow.wait_until_healthy()
         if spark:
             starting.result()
         say(f"Airflow is at {home.url}   user: {USER}   password: {home.password} (in {home.password_file})")

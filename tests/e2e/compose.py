@@ -26,6 +26,8 @@ class Service:
     """The folders of the host that are mounted, all read-only: path in the container -> folder."""
     healthcheck: tuple[str, ...]
     """The words of its command; empty if the service has none."""
+    after: frozenset[str]
+    """The services that have to be healthy before it starts."""
     restarts: bool
     """Whether it is started again when it ends."""
     stop_grace_s: float
@@ -47,6 +49,7 @@ def _service(name: str, words: Mapping[str, Any], volumes: Mapping[str, Any]) ->
     assert set(named.values()) <= set(volumes), f"{name}: a volume that is not declared"
     kind, *check = words.get("healthcheck", {}).get("test", ("CMD",))
     assert kind == "CMD", f"{name}: a healthcheck in the form CMD needs no shell"
+    needed: Mapping[str, Mapping[str, str]] = words.get("depends_on", {})
     environment = {key: str(value) for key, value in words.get("environment", {}).items()}
     grace = str(words.get("stop_grace_period", "10s"))
     assert grace.endswith("s"), f"{name}: give stop_grace_period in seconds"
@@ -57,6 +60,7 @@ def _service(name: str, words: Mapping[str, Any], volumes: Mapping[str, Any]) ->
         tuple(named),
         folders,
         tuple(check),
+        frozenset(other for other, how in needed.items() if how["condition"] == "service_healthy"),
         restarts=words.get("restart") == "unless-stopped",
         stop_grace_s=float(grace[:-1]),
     )

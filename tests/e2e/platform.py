@@ -180,9 +180,14 @@ class Platform:
         init.wait_until(init.has_ended)
         assert init.process.returncode == 0, init.end_of_log()
         del self.running["init"]
+        late = [name for name, service in self.services.items() if service.after & set(self.services)]
         for name in self.services:
-            if name != "init":
+            if name not in ("init", *late):
                 self.start(name)
+        for name in late:
+            for other in self.services[name].after & set(self.services):
+                self.running[other].wait_until(self.running[other].is_healthy)
+            self.start(name)
         for name in (*FIRST_ASKED, *(name for name in self.running if name not in FIRST_ASKED)):
             self.running[name].wait_until(self.running[name].is_healthy)
 

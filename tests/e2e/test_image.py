@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from scripts.keeper import CHECKOUT
+from tests.e2e.compose import services_of
 from tests.e2e.image import BuildFailed, Ignored, Image
+from tests.e2e.platform import secrets_of_example
 
 
 @pytest.mark.parametrize(
@@ -33,3 +36,8 @@ def test_what_the_context_lacks_cannot_be_copied(tmp_path: Path) -> None:
         (tmp_path / name).write_text(name)
     with pytest.raises(BuildFailed, match=r'"/secret\.txt": not found'):
         Image.build(tmp_path, tmp_path / "image")
+
+
+def test_the_scheduler_starts_once_the_api_server_answers() -> None:
+    services = services_of(CHECKOUT / "docker-compose.yaml", secrets_of_example())
+    assert services["scheduler"].after == {"apiserver"}

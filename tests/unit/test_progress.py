@@ -172,6 +172,41 @@ def test_a_process_of_airflow_that_has_ended_ends_the_wait_at_once(
         airflow.wait_for(lambda: False, "it has not started")
 
 
+SERVER = """
+import sys, time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+class Health(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'{"metadatabase": {"status": "healthy"}, "scheduler": {"status": "healthy"}}')
+
+time.sleep(1)
+HTTPServer(("127.0.0.1", int(sys.argv[1])), Health).serve_forever()
+"""
+ASKS_ONCE = """
+import sys, time, urllib.request
+urllib.request.build_opener(urllib.request.ProxyHandler({})).open(f"http://127.0.0.1:{sys.argv[1]}")
+time.sleep(600)
+"""
+
+
+def test_the_scheduler_starts_once_the_api_server_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tasks ask the API server a few times, and then their try fails."""
+    port, calls = free_port(), list[str]()
+
+    def command(*words: str) -> list[str]:
+        return [sys.executable, "-c", SERVER if words[0] == "api-server" else ASKS_ONCE, str(port)]
+
+    monkeypatch.setattr("scripts.airflow_home.airflow_command", command)
+    home = AirflowHome(tmp_path, port, tmp_path / "consumers.toml")
+    with Airflow(home, ["scheduler", "api-server"], meanwhile=lambda: calls.append("")) as airflow:
+        assert calls
+        airflow.wait_until_healthy()
+        airflow.check_alive()
+
+
 def test_an_airflow_that_gets_nowhere_is_told_with_its_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_progress(*_: object, **__: object) -> None:
         raise NoProgress("no progress for 120 s")
