@@ -3,7 +3,7 @@
 **What it does.** The first task shows what the replay would read: messages and bytes of each queue, about how long it takes,
 and what is unusual, in its log and in the note of the run. A time in the future is refused; a range without messages is
 green. With `dry_run` this is all. With `approve` the run waits until a person approves it; if it is rejected, nothing is
-consumed.
+consumed. With `finish` it also shows the retries that wait.
 
 Then the messages that were stored in [from, until), up to the offsets that were shown, are consumed under a replay group of
 its own, whose name is in the answer. The live group's offsets do not move. Messages that fail are retried under the replay
@@ -67,6 +67,7 @@ def rmq_replay() -> None:
     ).expand(shard=plan.output)
     finish = RmqFinishReplayOperator(
         task_id="finish",
+        preview="plan",
         use_run_params=True,
         trigger_rule="none_failed",  # the follow-up of a replay may have nothing to read yet
         execution_timeout=LONGEST_RUN,

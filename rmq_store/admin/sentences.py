@@ -57,15 +57,26 @@ def redrive_sentence(answers: Sequence[Answer]) -> str:
 
 
 def replay_preview_sentence(answer: Answer) -> str:
-    """What a replay would read, from its preview."""
+    """What a replay would read, from its preview, and what would be done to finish it."""
+    finish = _to_finish(answer.get("to_finish", 0))
     if answer["status"] == "already_committed":
-        return "the request was committed before, there is nothing left to do"
+        before = "the request was committed before"
+        return "; ".join([before, *finish]) if finish else f"{before}, there is nothing left to do"
+    if finish and not answer["queues"]:
+        return "; ".join([*finish, *answer["notes"]])
     size = f"{_messages(answer['messages'])} ({_number(answer['bytes'], 'byte')}) of {_number(len(answer['queues']), 'queue')}"
     others = [f"{answer[name]:,} of them {name}" for name in ("filtered", "dropped") if answer[name]]
     others += [f"{answer['lost']:,} lost"] if answer["lost"] else []
     if answer["last_attempts"]:
         others.append(f"{answer['last_attempts']:,} become dead letters if they fail")
-    return "; ".join(["would read " + ", ".join([size, *others]), answer["time"], *answer["notes"]])
+    return "; ".join(["would read " + ", ".join([size, *others]), *finish, answer["time"], *answer["notes"]])
+
+
+def _to_finish(retries: int) -> list[str]:
+    """What the retries of a replay are that wait now, if there are any."""
+    if not retries:
+        return []
+    return [f"{_number(retries, 'retry')} would be consumed as {'it becomes' if retries == 1 else 'they become'} due"]
 
 
 def nothing_to_read(plan: ConsumePlan) -> str:

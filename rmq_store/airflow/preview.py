@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from rmq_store.lake.table.shard import Shard
 
 PREVIEW = "preview"
-"""The XCom with what a run is going to do: ``text``, a row per queue in ``queues``, ``offsets``, and ``notes``. An approval has
-the one that it lets pass."""
+"""The XCom with what a run is going to do: ``text``, a row per queue in ``queues``, ``shards``, ``offsets``, and ``notes``. An
+approval has the one that it lets pass."""
 
 
 class Preview(NamedTuple):
@@ -38,10 +38,7 @@ class Preview(NamedTuple):
         ti = context["ti"]
         facts, nothing = (ti.xcom_pull(task_ids=task_id, key=key) for key in (PREVIEW, NOTHING_TO_DO))
         if facts is None and nothing is None:
-            raise WrongUse(
-                f"the task {task_id} of this run has shown or approved nothing: clear it with its downstream tasks. Nothing "
-                "was done"
-            )
+            raise _nothing_shown(task_id)
         return cls(facts or {}, nothing)
 
     @classmethod
@@ -55,6 +52,15 @@ class Preview(NamedTuple):
             )
         return first
 
+    @staticmethod
+    def withdraw(context: Context, task_id: str) -> None:
+        """Take back what the task with this id, an approval, lets the next ones do."""
+        from airflow.sdk.execution_time.xcom import XCom
+
+        ti = context["ti"]
+        for key in (PREVIEW, NOTHING_TO_DO):
+            XCom.delete(key, task_id, ti.dag_id, ti.run_id)
+
     def let_pass(self, context: Context) -> None:
         """Have it as what the current task, an approval, lets the next ones do."""
         for key, value in ((PREVIEW, self.facts or None), (NOTHING_TO_DO, self.nothing_to_do)):
@@ -64,7 +70,8 @@ class Preview(NamedTuple):
     @property
     def is_to_do(self) -> bool:
         """Whether it has shown something that is still to be done."""
-        return bool(self.facts) and self.facts.get("status") != Status.ALREADY_COMMITTED
+        is_new = self.facts.get("status") != Status.ALREADY_COMMITTED
+        return bool(self.facts) and (is_new or bool(self.facts.get("to_finish")))
 
     def offsets(self, shard: Shard, topics: Sequence[str]) -> dict[MessageQueue, int] | None:
         """The offsets that it has shown in a shard, of queues of these topics; None: it has shown no offsets at all."""
@@ -74,6 +81,22 @@ class Preview(NamedTuple):
         positions = shard.positions()
         queues = [queue for topic in topics for queue in positions.queues_of(topic)]
         return {queue: shown[queue.label] for queue in queues if queue.label in shown}
+
+
+def check_ended(context: Context, task_ids: Sequence[str]) -> None:
+    """Raise WrongUse unless all of these tasks have succeeded since they were cleared: Airflow keeps the XComs of a task that
+    was cleared until it starts again."""
+    ti = context["ti"]
+    states = ti.get_task_states(dag_id=ti.dag_id, task_ids=list(task_ids), run_ids=[ti.run_id]).get(ti.run_id, {})
+    for task_id in task_ids:
+        if states.get(task_id) != "success":
+            raise _nothing_shown(task_id)
+
+
+def _nothing_shown(task_id: str) -> WrongUse:
+    return WrongUse(
+        f"the task {task_id} of this run has shown or approved nothing: clear it with its downstream tasks. Nothing was done"
+    )
 
 
 def offsets_of(rows: Sequence[Answer], column: str) -> dict[str, dict[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import rmq_store
+from rmq_store.errors import WrongUse
 from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.store import LakeStore
 from tests.airflow.conftest import WARNINGS_OF_AIRFLOW, dag_of, dag_without_retries
@@ -131,7 +132,7 @@ def test_who_has_rejected_is_not_asked_again_by_another_try(
     from rmq_store.airflow.preview import Preview
 
     questions, notes, states_of = list[Any](), list[str](), list[dict[str, Any]]()
-    shown = Preview({"group": "payments", "queues": [{"shard": "broker-a"}], "text": "would move"})
+    shown = Preview({"group": "payments", "shards": ["broker-a"], "text": "would move"})
     monkeypatch.setattr(Preview, "of_task", lambda *_: shown)
     monkeypatch.setattr(ApprovalOperator, "execute", lambda self, context: questions.append(self.subject))
     monkeypatch.setattr("rmq_store.airflow.task.note", lambda context, text: notes.append(text))
@@ -161,8 +162,9 @@ def test_a_replay_consumes_once_it_is_approved_and_asks_only_where_the_run_says_
 # --- what was approved is done, and nothing else ---------------------------------------------------------------------
 
 
-def clear(dag_id: str, *task_ids: str) -> None:
-    """Clear these tasks of the newest run of the DAG, without the ones after them."""
+def clear(dag_id: str, *task_ids: str, mark: Sequence[str] = ()) -> None:
+    """Clear these tasks of the newest run of the DAG, without the ones after them, and mark some of them as success before they
+    start."""
     from airflow.models.dagrun import DagRun
     from airflow.models.taskinstance import clear_task_instances
     from airflow.utils.session import create_session
@@ -174,6 +176,9 @@ def clear(dag_id: str, *task_ids: str) -> None:
         cleared = [task for task in dag_run.get_task_instances(session=session) if task.task_id in task_ids]
         assert len(cleared) == len(task_ids)
         clear_task_instances(cleared, session)
+        for task in cleared:
+            if task.task_id in mark:
+                task.set_state("success", session=session)
 
 
 def send_late(store: LakeStore) -> None:
@@ -296,3 +301,111 @@ with DAG("others"):
     assert (len(asked), actions(deployed)) == (2, [])
     assert set(states(dag.test()).values()) == {"success"}
     assert (len(asked), actions(deployed)) == (4, ["reset"])
+
+    def again(*task_ids: str) -> None:
+        meanwhile.append(lambda: asked.extend(answer_all()))
+        meanwhile.append(lambda: clear("others", *task_ids, mark=["one"]))
+        assert states(dag.test())["move"] == "failed", "the first approval was taken back"
+
+    again("show")
+    again("show", "one")
+    assert (len(asked), actions(deployed)) == (8, ["reset"])
+
+
+def windows(store: LakeStore) -> int:
+    (row,) = query(store, "SELECT count(*) AS n FROM windows").to_pylist()
+    return int(row["n"])
+
+
+def test_another_attempt_of_a_replay_waits_until_it_is_approved(
+    deployed: LakeStore, run: Run, asked: list[Any]
+) -> None:
+    (first,) = run("rmq_replay", REPLAY | {"approve": False})["replay"]
+    again = {"group": first["group"], "reprocess": "again", "approve": True}
+    by_hand = run("rmq_replay", again, mark_success_pattern="approve")
+    assert (by_hand["state"], by_hand["replay"], windows(deployed)) == ("failed", "failed", 1)
+    (second,) = run("rmq_replay", again)["replay"]
+    assert (second["messages"], len(asked), windows(deployed)) == (first["messages"], 1, 2)
+
+
+def test_retries_that_are_to_be_finished_are_shown_and_wait_until_they_are_approved(
+    deployed: LakeStore, run: Run, asked: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rmq_store.airflow.operators import replay
+    from rmq_store.airflow.triggers import retries
+
+    def delivered(deployment: Any, *names: str) -> Any:
+        rmq_store.open_store(deployed.root.location).deliver(now=7_258_118_400_000)
+        return look(deployment, *names)
+
+    look, trigger = retries.look, retries.RmqRetriesTrigger
+    monkeypatch.setattr(retries, "look", delivered)
+    monkeypatch.setattr(replay, "RmqRetriesTrigger", lambda group, name, _, conn: trigger(group, name, 0, conn))
+    (first,) = run("rmq_replay", REPLAY | {"approve": False})["replay"]
+    finish = {"group": first["group"], "finish": True, "approve": True}
+    by_hand = run("rmq_replay", finish, mark_success_pattern="approve")
+    assert (by_hand["state"], by_hand["replay"], by_hand["finish"], asked) == ("failed", "skipped", "failed", [])
+    monkeypatch.setattr(f"{__name__}.ANSWER", "Reject")
+    rejected = run("rmq_replay", finish)
+    (question,) = asked
+    waiting = first["outcomes"]["retried"]
+    assert question["body"] == f"{first['group']}: {waiting} retries would be consumed as they become due"
+    assert question["subject"] == f"rmq_replay: {first['group']} in broker-a"
+    assert (rejected["state"], rejected["plan"], rejected["finish"]) == ("success", [], "skipped")
+    assert windows(deployed) == 1
+
+    monkeypatch.setattr(f"{__name__}.ANSWER", "Approve")
+    approved = run("rmq_replay", finish)
+    assert (approved["state"], len(asked), approved["finish"]["rounds"]) == ("success", 2, 2)
+    assert run("rmq_replay", finish)["finish"]["rounds"] == 0
+    assert len(asked) == 2, "nothing is left to ask about"
+
+
+@pytest.mark.parametrize(
+    ("dag_id", "conf", "acts"),
+    [
+        ("rmq_reset_offset", RESET, "move"),
+        ("rmq_undo", UNDO, "undo"),
+        ("rmq_replay", REPLAY, "replay"),
+        ("rmq_replay", {"finish": True}, "finish"),
+        ("rmq_redrive_dlq", {"group": "payments", "reason": "r", "all": True}, "send"),
+    ],
+)
+def test_a_dry_run_does_nothing_also_if_its_other_tasks_were_made_to_run(
+    dag_id: str,
+    conf: dict[str, Any],
+    acts: str,
+    deployed: LakeStore,
+    run: Run,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from rmq_store.airflow.operators.replay import RmqFinishReplayOperator
+
+    monkeypatch.setattr(RmqFinishReplayOperator, "defer", lambda *_, **__: pytest.fail("it waits for retries"))
+    run("rmq_reset_offset", RESET | {"approve": False})
+    if acts == "finish":
+        (first,) = run("rmq_replay", REPLAY | {"approve": False})["replay"]
+        conf = conf | {"group": first["group"]}
+    before = windows(deployed)
+    approve = {"approve": False} if "approve" in conf else {}
+    result = run(dag_id, conf | approve | {"dry_run": True}, mark_success_pattern="skip_if_dry_run")
+    assert (result["state"], result[acts], actions(deployed), windows(deployed)) == (
+        "failed", "failed", ["reset"], before
+    )  # fmt: skip
+    assert "the run is a dry run, which only shows what it would do. Nothing was done" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("states", [{"approve": "success"}, {"approve": None, "show": "success"}, {}])
+def test_what_a_task_has_shown_or_approved_does_not_count_once_it_is_cleared(
+    airflow_home: Any, states: dict[str, Any]
+) -> None:
+    from rmq_store.airflow.preview import check_ended
+
+    def context_of(states: dict[str, Any]) -> Any:
+        ti = SimpleNamespace(dag_id="d", run_id="r1", get_task_states=lambda **_: {"r1": states})
+        return {"ti": ti}
+
+    check_ended(context_of({"approve": "success", "show": "success"}), ["show", "approve"])
+    with pytest.raises(WrongUse, match="of this run has shown or approved nothing"):
+        check_ended(context_of(states), ["show", "approve"])

@@ -32,7 +32,7 @@ with DAG("others"):
     replay = {"group": "payments", "topic": "PaymentFlow", "since": "2000-01-01T00:00:00Z", "until": "END"}
     plan = RmqPlanReplayOperator(task_id="plan", **replay)
     windows = RmqReplayOperator.partial(task_id="replay", **replay).expand(shard=plan.output)
-    windows >> RmqFinishReplayOperator(task_id="finish", poll_interval=0, **replay)
+    windows >> RmqFinishReplayOperator(task_id="finish", poll_interval=0, preview="plan", **replay)
 """
 ROUNDS = """
 SELECT request_id, sum(messages)::BIGINT AS messages, sum(retried)::BIGINT AS retried, sum(dead)::BIGINT AS dead

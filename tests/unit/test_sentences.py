@@ -110,6 +110,21 @@ PLANNED: dict[str, Any] = {
             REPLAY | {"status": "already_committed"},
             "the request was committed before, there is nothing left to do",
         ),
+        (
+            "replay_preview",
+            REPLAY | {"status": "already_committed", "to_finish": 2},
+            "the request was committed before; 2 retries would be consumed as they become due",
+        ),
+        (
+            "replay_preview",
+            REPLAY | {"to_finish": 1, "time": "1 s"},
+            f"{WOULD_READ}; 1 retry would be consumed as it becomes due; 1 s",
+        ),
+        (
+            "replay_preview",
+            REPLAY | {"queues": [], "to_finish": 1, "notes": ["a note"]},
+            "1 retry would be consumed as it becomes due; a note",
+        ),
         ("import", IMPORTED, "5,000 messages of 1 queue imported from broker-a; its log is read up to 4,096"),
         ("import", IMPORTED | {"status": "unchanged"}, "broker broker-a has no new messages"),
         ("maintain", [KEPT], "there was nothing to do"),

@@ -26,7 +26,8 @@ class RmqApprovalOperator(ApprovalOperator):
     says who answered, and when.
 
     Its XCom ``preview`` is what it lets pass: what it asked about, once that is approved, or what was shown where it did not
-    ask. The tasks after it that name the same ``preview`` do this, whatever has been shown since, and fail without it.
+    ask. The tasks after it that name the same ``preview`` do this, and fail without it. The task that showed it takes it back
+    when it runs again.
 
     :param preview: The id of the task that showed it.
     :param use_run_params: Ask only if the run's parameter ``approve`` is true. By default it is asked in every run.
@@ -52,7 +53,7 @@ class RmqApprovalOperator(ApprovalOperator):
             task.note(context, _REJECTED_BEFORE)
             return None
         group = preview.facts["group"]
-        shards = ", ".join(dict.fromkeys(row["shard"] for row in preview.facts["queues"]))
+        shards = ", ".join(preview.facts["shards"])
         self.subject = f"{context['dag'].dag_id}: {group} in {shards}"
         self.body = preview.facts["text"]
         self.params = ParamsDict({"group": _shown("Group", group), "shards": _shown("Shards", shards)})
@@ -70,7 +71,8 @@ class RmqApprovalOperator(ApprovalOperator):
     def _was_rejected(self, context: Context) -> bool:
         """Whether an earlier try of this task has skipped the next ones, which no answer can change. Airflow tries a task again
         whose answer came before its scheduler knew that it waits."""
-        next_tasks, run_id = sorted(self.downstream_task_ids), context["run_id"]
+        skipped = self.get_flat_relatives if self.ignore_downstream_trigger_rules else self.get_direct_relatives
+        next_tasks, run_id = sorted(task.task_id for task in skipped(upstream=False)), context["run_id"]
         states = (
             context["ti"].get_task_states(dag_id=self.dag_id, task_ids=next_tasks, run_ids=[run_id]).get(run_id, {})
         )

@@ -19,10 +19,10 @@ from rmq_store.airflow import task
 from rmq_store.airflow.assets import report_offsets
 from rmq_store.airflow.hooks.rmq import RmqHook
 from rmq_store.airflow.lineage import Lineage, openlineage_of
-from rmq_store.airflow.preview import PREVIEW, Preview, offsets_of
+from rmq_store.airflow.preview import PREVIEW, Preview, check_ended, offsets_of
 from rmq_store.airflow.task import Answer, translated
 from rmq_store.commit.request import Status, overall
-from rmq_store.errors import RmqError
+from rmq_store.errors import RmqError, WrongUse
 from rmq_store.utils.host import Host
 from rmq_store.utils.progress import by_tenths
 from rmq_store.utils.redaction import cleaned_value
@@ -88,6 +88,8 @@ class RmqOperator(BaseOperator):
         with translated(self.hook):
             if self.use_run_params:  # Airflow accepts parameters that the DAG does not have
                 check_names(context["dag_run"].conf or {}, context["dag"].params)
+            for approval in self._approvals(upstream=False, of_task=self.task_id):
+                Preview.withdraw(context, approval)  # what it let pass is no longer shown
             return self.act(context)
 
     def act(self, context: Context) -> Any:
@@ -111,27 +113,40 @@ class RmqOperator(BaseOperator):
         given = {name.rstrip("_"): _plain(value) for name, value in arguments.items()}
         if not self.use_run_params:
             return given
+        if given.get("dry_run") is False:
+            self.refuse_dry_run(context)
         of_run = context["params"]
         values = {name: of_run.get(name) if value is None else value for name, value in given.items()}
         self.group_of_run = values.get("group")
         return values
+
+    def refuse_dry_run(self, context: Context) -> None:
+        """Raise WrongUse where the run's parameter ``dry_run`` is set, before an act: the tasks that act are skipped then, but
+        a person can clear one of them alone, or mark the task that skips them as success."""
+        if self.use_run_params and context["params"].get("dry_run") is True:
+            raise WrongUse("the run is a dry run, which only shows what it would do. Nothing was done")
 
     def shown(self, context: Context, task_id: str | None) -> Preview:
         """
         Return what the task is to do: what the task with this id has shown, or, where approvals of that come before this task,
         what they let pass. None: no task has shown anything.
 
-        Raises WrongUse where the tasks have shown and approved nothing, or not the same.
+        Raises WrongUse where the tasks have shown and approved nothing since they were cleared, or not the same.
         """
-        from rmq_store.airflow.operators.approve import RmqApprovalOperator
-
         if task_id is None:
             return Preview({})
-        before = self.get_flat_relatives(upstream=True)
-        approvals = [
-            task.task_id for task in before if isinstance(task, RmqApprovalOperator) and task.preview_task == task_id
-        ]
-        return Preview.of_tasks(context, sorted(approvals) or [task_id])
+        approvals = self._approvals(upstream=True, of_task=task_id)
+        check_ended(context, [task_id, *approvals])
+        return Preview.of_tasks(context, approvals or [task_id])
+
+    def _approvals(self, *, upstream: bool, of_task: str) -> list[str]:
+        """The tasks before this one, or after it, that approve what a task has shown."""
+        from rmq_store.airflow.operators.approve import RmqApprovalOperator
+
+        relatives = self.get_flat_relatives(upstream=upstream)
+        return sorted(
+            task.task_id for task in relatives if isinstance(task, RmqApprovalOperator) and task.preview_task == of_task
+        )
 
     def consumed(
         self,
@@ -230,12 +245,15 @@ class RmqOperator(BaseOperator):
         self, context: Context, text: str, rows: Sequence[Answer], columns: Sequence[str], answer: Answer
     ) -> None:
         """Show what the run is going to do: as a table in the task's log, in the note of the run, and as the XCom ``preview``,
-        which is ``answer`` with ``text`` and ``queues``: at most 1,000 of them."""
+        which is ``answer`` with ``text``, ``queues``, at most 1,000 of them, and the names of all ``shards`` that the rows or
+        ``answer`` have."""
         from rmq_store.cli.output import MANY_ROWS
 
         self.log_queues(rows, columns)
         shown = [{name: row[name] for name in columns} for row in rows[:MANY_ROWS]]
-        context["ti"].xcom_push(PREVIEW, cleaned_value(answer | {"text": text, "queues": shown}, self.hook.secrets))
+        shards = list(dict.fromkeys([*(row["shard"] for row in rows), *answer.get("shards", ())]))
+        facts = answer | {"text": text, "queues": shown, "shards": shards}
+        context["ti"].xcom_push(PREVIEW, cleaned_value(facts, self.hook.secrets))
         self.note(context, text)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:

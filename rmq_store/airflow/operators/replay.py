@@ -112,20 +112,23 @@ class RmqPlanReplayOperator(RmqReplayBaseOperator):
 
     The log, the note of the run and the XCom ``preview`` have the messages and bytes of each queue, counted exactly, an
     estimate of the time from the last windows of the group, and what is unusual about the range. A time in the future is
-    refused. No shard is a success; the XCom ``nothing_to_do`` says why.
+    refused. Where a :class:`RmqFinishReplayOperator` with this task as ``preview`` follows, the retries that wait now are shown
+    too. No shard, and none of these, is a success; the XCom ``nothing_to_do`` says why.
     """
 
     def act(self, context: Context) -> list[str]:
         """Return the shards' names."""
-        plan = self._plan(self.replay(context))
+        replay = self.replay(context)
+        plan = self._plan(replay)
         names = [shard.shard for shard in plan.shards if shard.has_work]
-        if not names:
+        retries = self._to_finish(replay, plan) if self._is_finished(context) else {}
+        if not names and not retries:
             nothing_to_do(context, nothing_to_read(plan))
             return names
         rows = plan.queue_rows()
         whole = plan.summary()
         answer = {name: value for name, value in whole.items() if name not in ("shards", "windows")}
-        answer |= {"time": plan.time, "queues": rows}
+        answer |= {"time": plan.time, "queues": rows, "shards": [*names, *retries], "to_finish": sum(retries.values())}
         if plan.error is None:
             answer["offsets"] = offsets_of(rows, "end_offset")
         text = replay_preview_sentence(answer)
@@ -133,6 +136,22 @@ class RmqPlanReplayOperator(RmqReplayBaseOperator):
             text += f"; it ends with an error: {plan.error}"
         self.preview(context, f"{plan.group}: {text}", rows, _COLUMNS, answer)
         return names
+
+    def _is_finished(self, context: Context) -> bool:
+        """Whether a task after this one consumes the retries too, as what this task has shown."""
+        finishes = (one for one in self.get_flat_relatives(upstream=False) if isinstance(one, RmqFinishReplayOperator))
+        return any(one.preview_task == self.task_id and one.is_asked_for(context) for one in finishes)
+
+    def _to_finish(self, replay: Replay, plan: ConsumePlan) -> dict[str, int]:
+        """How many retries the replay group has beside those that the plan reads, by shard."""
+        from rmq_store.lake.admin.replay import retries_left
+
+        deployment, first = self.hook.deployment, replay.request
+        group, scope = group_settings(deployment.settings(), replay.group.name)
+        request = ConsumeRequest(f"{first.request_id}/retries", first.actor)
+        retries = retries_left(deployment.open_store(), group, request, Host(), scope)
+        read = {} if replay.is_new_attempt else {shard.shard: shard.retries.read for shard in plan.shards}
+        return {name: count - read.get(name, 0) for name, count in retries.items() if count > read.get(name, 0)}
 
     def _plan(self, replay: Replay) -> ConsumePlan:
         from rmq_store.lake.admin.replay import plan_attempt, replay_notes, shards_replayed
@@ -192,14 +211,19 @@ class RmqReplayOperator(RmqReplayBaseOperator):
         """Return the sum of the windows."""
         from rmq_store.lake.admin.replay import begin_attempt
 
+        self.refuse_dry_run(context)
+        shown = self.shown(context, self.preview_task)
+        if shown.nothing_to_do is not None:
+            raise WrongUse(f"nothing was shown to replay: {shown.nothing_to_do}. Nothing was done")
         group, request, scope, is_new_attempt = self.replay(context)
         store = self.hook.deployment.open_store()
         (shard,) = store.shards(self.shard)
-        if is_new_attempt:  # its end is that of the first attempt
+        if is_new_attempt:
             group, request, scope = begin_attempt(shard, group, request, Host())
-        else:
-            topics = [*(subscription.topic for subscription in group.subscriptions), retry_topic(group.name)]
-            scope = replace(scope, bounds=self.shown(context, self.preview_task).offsets(shard, topics))
+        topics = [*(subscription.topic for subscription in group.subscriptions), retry_topic(group.name)]
+        bounds = shown.offsets(shard, topics)
+        if bounds is not None:
+            scope = replace(scope, bounds=bounds)
         live = replayed_group(group.name)
         return self.consumed(context, store, shard, group, request, scope, self.engine, replay_of=live)
 
@@ -216,18 +240,27 @@ class RmqFinishReplayOperator(RmqReplayBaseOperator):
     :param engine: ``auto``, ``local`` or ``spark``: where the listener runs. By default as the connection says, else as the
         group says.
     :param poll_interval: The fewest seconds between two looks at what is delivered.
+    :param preview: The id of the task that showed the replay: where it showed nothing, or an approval of that is missing, no
+        retry is consumed.
     """
 
     operator_extra_links = (RmqGroupLink(), RmqNewDeadLettersLink())
 
-    def __init__(self, *, engine: str | None = None, poll_interval: float = 15, **kwargs: Any) -> None:
+    def __init__(
+        self, *, engine: str | None = None, poll_interval: float = 15, preview: str | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.engine = engine
         self.poll_interval = poll_interval
+        self.preview_task = preview
+
+    def is_asked_for(self, context: Context) -> bool:
+        """Return whether the run is to finish the retries."""
+        return not self.use_run_params or context["params"].get("finish") is True
 
     def act(self, context: Context) -> Answer:
         """Return the sum of all rounds."""
-        if self.use_run_params and context["params"].get("finish") is not True:
+        if not self.is_asked_for(context):
             raise AirflowSkipException("the run does not ask to finish the retries")
         return self._finish(context)
 
@@ -239,10 +272,19 @@ class RmqFinishReplayOperator(RmqReplayBaseOperator):
             return self._finish(context)
 
     def _finish(self, context: Context) -> Answer:
+        """Consume all rounds that need not wait, or wait, if what was shown is a replay."""
+        self.refuse_dry_run(context)
+        shown, replay = self.shown(context, self.preview_task), self.replay(context)
+        answers = self._rounds(context, replay) if shown.nothing_to_do is None else []
+        rounds = len({answer["request_id"] for answer in answers})
+        self.consumed_by_run = self.logged({"group": replay.group.name, "rounds": rounds, **sum_of(answers)})
+        self.note(context, f"{replay.group.name}: {finish_sentence(self.consumed_by_run)}")
+        return self.consumed_by_run
+
+    def _rounds(self, context: Context, replay: Replay) -> list[Answer]:
         """Consume all rounds that need not wait, or wait. Those that were committed before are read from the log."""
         from rmq_store.lake.admin.replay import plan_retries
 
-        replay = self.replay(context)
         group, scope = group_settings(self.hook.deployment.settings(), replay.group.name)
         live = replayed_group(group.name)
         self.hook.deployment.find_listeners()
@@ -266,9 +308,7 @@ class RmqFinishReplayOperator(RmqReplayBaseOperator):
             self.log_line(f"before round {number}: {nothing_to_read(plan)}")
             trigger = RmqRetriesTrigger(group.name, request.request_id, self.poll_interval, self.rmq_conn_id)
             self.defer(trigger=trigger, method_name="go_on")
-        self.consumed_by_run = self.logged({"group": group.name, "rounds": number - 1, **sum_of(answers)})
-        self.note(context, f"{group.name}: {finish_sentence(self.consumed_by_run)}")
-        return self.consumed_by_run
+        return answers
 
 
 def _committed(store: LakeStore, shard: Shard, group: GroupSettings, request: ConsumeRequest, scope: Scope) -> Answer:

@@ -50,10 +50,25 @@ def plan_retries(
     return plan_request(store, shards, group, request, host, scope)
 
 
+def retries_left(
+    store: LakeStore, group: GroupSettings, request: ConsumeRequest, host: Host, scope: Scope
+) -> dict[str, int]:
+    """How many retries a replay group has, delivered or not, by shard; of shards without any nothing. The arguments are those
+    of ``plan_retries``; a group without windows has none."""
+    if not any(_has_windows(shard, group.name) for shard in store.shards()):
+        return {}
+    plan = plan_retries(store, group, request, host, scope)
+    return {shard.shard: shard.retries.left for shard in plan.shards if shard.retries.left}
+
+
+def _has_windows(shard: Shard, name: str) -> bool:
+    return shard.positions().get(grp_id(name)) is not None
+
+
 def has_messages(shard: Shard, group: GroupSettings, request: ConsumeRequest, host: Host, scope: Scope) -> bool:
     """Whether a replay has messages in the shard, or was run there before. Reads only."""
     shard.commitlog.refresh()
-    if shard.positions().get(grp_id(group.name)) is not None:
+    if _has_windows(shard, group.name):
         return True
     ranges = Planner(ShardLookup(shard), group, host.now_ms(), scope).plan(request, []).ranges
     return any(len(planned.range) for planned in ranges)
