@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from rmq_store.lake.broker import popped_messages
 from tests.contract.rmq import Rmq
 from tests.contract.test_import_store import store_of
 
@@ -104,7 +105,19 @@ def test_a_database_of_popped_messages_may_have_others(rmq: Rmq) -> None:
     imported(rmq, READ, kv_store=True, mode=False)
     refused = rmq(*CUT_OVER)
     assert (refused.exit_code, "kvStore" in refused.err) == (2, True)
-    assert rmq.json(*CUT_OVER, "--leave-popped")["popped"] == {"groups": [], "has_kv_store": True}
+    assert rmq.json(*CUT_OVER, "--leave-popped")["popped"] == {"groups": [], "has_kv_store": True, "unread_records": 0}
+
+
+def test_a_cut_over_is_refused_where_there_are_too_many_records_to_be_counted(
+    rmq: Rmq, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part of them could have acks without their check points, or leave out the queue in which a message waits."""
+    imported(rmq, [*READ, *LOGGED, *TIMED])
+    monkeypatch.setattr(popped_messages, "_MOST_RECORDS", 2)
+    refused = rmq(*CUT_OVER)
+    assert (refused.exit_code, "too many to count" in refused.err) == (2, True)
+    popped = rmq.json(*CUT_OVER, "--leave-popped")["popped"]
+    assert (popped["groups"], popped["unread_records"] > 2) == ([], True)
 
 
 def test_a_hand_back_takes_no_pop_retry_topic_for_that_of_a_group(rmq: Rmq) -> None:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from typing import Any
 
 import pytest
@@ -13,6 +13,18 @@ from rmq_store.utils.times import TIME_PATTERN, format_time, ms_of, parse_durati
 
 FEBRUARY_29_MS = 1_709_222_399_000
 """2024-02-29T15:59:59Z."""
+
+
+class NoOffset(tzinfo):
+    """A zone that does not know its offset: such a time is naive."""
+
+    def utcoffset(self, moment: datetime | None) -> None:
+        return None
+
+    dst = utcoffset
+
+    def tzname(self, moment: datetime | None) -> None:
+        return None
 
 
 SAME_MOMENT = [
@@ -85,6 +97,7 @@ def test_a_time_from_python_is_a_datetime_with_a_zone_or_milliseconds(time: Any)
         (1_709_222_399, r"looks like seconds: .*three digits more \(1709222399000\)"),
         (20_240_229_155_959, "has no zone"),
         (datetime.fromisoformat("2024-02-29"), "has no zone"),
+        (datetime(2024, 2, 29, tzinfo=NoOffset()), "has no zone"),
         (2**63, "does not fit into 64-bit milliseconds"),
         (-(10**400), "does not fit into 64-bit milliseconds"),
         (True, "invalid time True: give a datetime with a zone, or epoch milliseconds"),

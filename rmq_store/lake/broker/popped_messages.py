@@ -7,7 +7,7 @@ the broker (``popConsumerKVServiceEnable``), which is not read. Pop is not suppo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import TIMER_TOPIC
 
 _MOST_RECORDS = 200_000
-"""So many records of the revive log are read; with more, the number of messages is at least that of these."""
+"""More records of the revive log are not read: then it is not known which messages wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,11 @@ class Popped:
     groups: tuple[PoppedMessages, ...] = ()
     has_kv_store: bool = False
     """Whether the broker has a database of popped messages."""
+    unread_records: int = 0
+    """Records of the revive log, if they are too many to be read."""
 
     def __bool__(self) -> bool:
-        return bool(self.groups) or self.has_kv_store
+        return bool(self.groups) or self.has_kv_store or bool(self.unread_records)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -58,9 +60,11 @@ class Popped:
             "the broker has a folder kvStore, in which it keeps popped messages (popConsumerKVServiceEnable): how many wait "
             "there is not known"
         )
+        many = f"the broker has not read {self.unread_records:,} records of its revive log, too many to count what waits in them"
         return (
             *(f"messages that wait for pop, {group}" for group in self.groups),
             *([kv_store] if self.has_kv_store else []),
+            *([many] if self.unread_records else []),
         )
 
     def refuse(self, broker_name: str) -> None:
@@ -87,12 +91,23 @@ def popped_messages(store: LakeStore, shard: str, positions: Positions, names: S
         if group := owners.get(queue.topic):
             begin = max(offsets.get((group, queue), 0), positions.min_offset(queue))
             retries[group] += max(positions.max_offset(queue) - begin, 0)
-    popped = not_acked(_unread_records(store, shard, positions, names, queues, offsets))
+    texts = _unread_records(shard, positions, names, queues, offsets)
+    unread = sum(query(store, f"SELECT count(*) AS records FROM ({text})").to_pylist()[0]["records"] for text in texts)
+    is_read = unread <= _MOST_RECORDS
+    popped = not_acked(record for text in texts for record in _records(store, text)) if is_read else {}
     groups = sorted({group for group, count in retries.items() if count} | popped.keys())
     return Popped(
         tuple(PoppedMessages(group, retries[group], popped.get(group, 0)) for group in groups),
         bool(newest.parameter(KV_STORE)),
+        0 if is_read else unread,
     )
+
+
+def _records(store: LakeStore, text: str) -> Iterator[tuple[str, bytes]]:
+    """Tag and body of each."""
+    rows: list[dict[str, Any]] = query(store, text).to_pylist()
+    for row in rows:
+        yield row["tags"] or "", row["body"] or b""
 
 
 def pop_topics(newest: Ctl, queues: Iterable[MessageQueue]) -> dict[str, str]:
@@ -105,50 +120,50 @@ def pop_topics(newest: Ctl, queues: Iterable[MessageQueue]) -> dict[str, str]:
 
 
 def _unread_records(
-    store: LakeStore,
     shard: str,
     positions: Positions,
     names: Sequence[str],
     queues: Iterable[MessageQueue],
     offsets: dict[tuple[str, MessageQueue], int],
-) -> list[tuple[str, bytes]]:
-    """Tag and body of the records that the broker has not read from its revive log. Its offset there is that of the last
-    check point that it has read (``PopReviveService#mergeAndRevive``)."""
+) -> list[str]:
+    """The statements for the records that the broker has not read from its revive log: those in the log, and those that its
+    timer has not delivered to it. Its offset in the log is that of the last check point that it has read
+    (``PopReviveService#mergeAndRevive``)."""
     logs = [queue for queue in queues if queue.topic.startswith(REVIVE_TOPIC_PREFIX)]
     read = {queue: offsets.get((REVIVE_GROUP, queue), -1) for queue in logs}
-    has_timer = any(queue.topic == TIMER_TOPIC and positions.max_offset(queue) for queue in queues)
-    unread = [queue for queue in logs if positions.max_offset(queue) > read[queue] + 1]
-    if not unread and not has_timer:
-        return []
+    of_brokers = f"shard = {quoted(shard)} AND broker_name IN ({', '.join(map(quoted, names))})"
     of_logs = " OR ".join(
         f"(topic = {quoted(queue.topic)} AND broker_name = {quoted(queue.broker_name)} AND queue_id = {queue.queue_id} "
         f"AND queue_offset > {read[queue]})"
-        for queue in unread
+        for queue in logs
+        if positions.max_offset(queue) > read[queue] + 1
     )
-    text = _UNREAD.format(
-        shard=quoted(shard),
-        brokers=", ".join(map(quoted, names)),
-        timer=quoted(TIMER_TOPIC),
-        revive=quoted(REVIVE_TOPIC_PREFIX),
-        of_logs=of_logs or "FALSE",
-        most=_MOST_RECORDS,
-    )
-    rows: list[dict[str, Any]] = query(store, text).to_pylist()
-    return [(row["tags"] or "", row["body"] or b"") for row in rows]
+    texts = [_IN_LOGS.format(of_brokers=of_brokers, of_logs=of_logs)] if of_logs else []
+    if any(queue.topic == TIMER_TOPIC and positions.max_offset(queue) for queue in queues):
+        topics = ", ".join(map(quoted, sorted({TIMER_TOPIC, *(queue.topic for queue in logs)})))
+        texts.append(
+            _IN_TIMER.format(
+                of_brokers=of_brokers,
+                topics=topics,
+                timer=quoted(TIMER_TOPIC),
+                revive=quoted(REVIVE_TOPIC_PREFIX),
+            )
+        )
+    return texts
 
 
-_UNREAD = """
+_IN_LOGS = "SELECT tags, body FROM messages WHERE {of_brokers} AND ({of_logs})"
+
+_IN_TIMER = """
 WITH ours AS (
-    SELECT topic, broker_name, queue_id, queue_offset, tags, unique_key, properties['REAL_TOPIC'] AS real_topic, body
+    SELECT topic, tags, unique_key, properties['REAL_TOPIC'] AS real_topic, body
     FROM messages
-    WHERE shard = {shard} AND broker_name IN ({brokers}) AND (topic = {timer} OR starts_with(topic, {revive}))
+    WHERE {of_brokers} AND topic IN ({topics})
 )
 SELECT tags, body
 FROM ours
-WHERE {of_logs}
-    OR (topic = {timer} AND starts_with(real_topic, {revive}) AND NOT EXISTS (
-        SELECT 1 FROM ours AS arrived
-        WHERE arrived.topic = ours.real_topic AND arrived.unique_key = ours.unique_key
-    ))
-LIMIT {most}
+WHERE topic = {timer} AND starts_with(real_topic, {revive}) AND NOT EXISTS (
+    SELECT 1 FROM ours AS arrived
+    WHERE arrived.topic = ours.real_topic AND arrived.unique_key = ours.unique_key
+)
 """
