@@ -60,7 +60,7 @@ class Popped:
             "the broker has a folder kvStore, in which it keeps popped messages (popConsumerKVServiceEnable): how many wait "
             "there is not known"
         )
-        many = f"the broker has not read {self.unread_records:,} records of its revive log, too many to count what waits in them"
+        many = f"the broker has not read {self.unread_records:,} records of its revive log, too many to count what waits there"
         return (
             *(f"messages that wait for pop, {group}" for group in self.groups),
             *([kv_store] if self.has_kv_store else []),
