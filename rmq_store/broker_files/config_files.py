@@ -145,16 +145,15 @@ def read_consumer_offsets(source: FileSource, most_bytes: int = MAX_CONFIG_BYTES
         there: which one the broker reads is not known.
     :raises OverLimit: the file has more than ``most_bytes``.
     """
-    plain, lmq = (_is_there(source, name, most_bytes) for name in (CONSUMER_OFFSETS, LMQ_OFFSETS))
-    if plain and lmq:
+    if not _is_there(source, LMQ_OFFSETS, most_bytes):
+        return load_config(source, CONSUMER_OFFSETS, parse_consumer_offsets, most_bytes)
+    if _is_there(source, CONSUMER_OFFSETS, most_bytes):
         raise BadData(
             f"{source} has {FOLDER}/{CONSUMER_OFFSETS} and {FOLDER}/{LMQ_OFFSETS}, or their .bak files. With enableLmq=true in "
             "its broker.conf a broker reads only the second, else only the first, and the other one may be old. Nothing was "
             "changed. Import a copy of the store without the one that it does not read, and without its .bak"
         )
-    if lmq:
-        return load_config(source, LMQ_OFFSETS, parse_lmq_offsets, most_bytes)
-    return load_config(source, CONSUMER_OFFSETS, parse_consumer_offsets, most_bytes)
+    return load_config(source, LMQ_OFFSETS, parse_lmq_offsets, most_bytes)
 
 
 def read_delay_offsets(source: FileSource, most_bytes: int = MAX_CONFIG_BYTES) -> ConfigFile[dict[int, int]]:

@@ -135,7 +135,7 @@ def client(options: Options, attempts: int = _ATTEMPTS) -> S3Client:
     refuse_cut_heads(s3)
 
     def note_time(parsed: Mapping[str, Any], **_: object) -> None:
-        with suppress(StoreUnusable):  # whoever asks for the time says what is wrong
+        with suppress(StoreUnusable):  # the requests that need the time raise it
             _CLOCKS[options] = (_date_ms(parsed), monotonic_ms())
 
     s3.meta.events.register("after-call.s3", note_time)
