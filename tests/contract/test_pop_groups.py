@@ -90,6 +90,14 @@ def test_a_cut_over_is_refused_while_messages_wait_for_pop(
     assert rmq.json("audit")["audit"] == []
 
 
+def test_a_repeated_cut_over_answers_with_what_it_left_unread(rmq: Rmq) -> None:
+    imported(rmq, [*READ, *RETRIED])
+    request = (*CUT_OVER, "--leave-popped", "--request", "2026-01-01-cut")
+    first, again = rmq.json(*request), rmq.json(*request)
+    assert (again["status"], again["popped"]) == ("already_committed", first["popped"])
+    assert again["popped"]["groups"] == [{"group": "g", "retries": 1, "not_acked": 0}]
+
+
 def test_a_cut_over_goes_on_where_the_group_has_read_and_acked_everything(rmq: Rmq) -> None:
     imported(rmq, [*READ, *RETRIED])
     assert rmq(*CUT_OVER).exit_code == 2

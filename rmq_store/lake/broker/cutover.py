@@ -24,7 +24,7 @@ from rmq_store.errors import WrongUse
 from rmq_store.lake.broker.broker_levels import delivered_levels
 from rmq_store.lake.broker.broker_timer import WaitingTimers, waiting_timers
 from rmq_store.lake.broker.diverged_log import refuse_closed
-from rmq_store.lake.broker.popped_messages import NOTHING_POPPED, Popped, popped_messages
+from rmq_store.lake.broker.popped_messages import NOTHING_POPPED, Popped, popped_messages, popped_of
 from rmq_store.lake.commit.claim import claimed
 from rmq_store.lake.commit.commit import commit
 from rmq_store.lake.commit.dispatch import follow_up
@@ -95,7 +95,7 @@ def cutover(
         return earlier
     if dry_run:
         adoption = _adopted(store, shard, broker_name)
-        return _report(Status.DRY_RUN, store, shard, broker_name, adoption)
+        return _report(Status.DRY_RUN, store, shard, broker_name, adoption, _popped(store, shard, broker_name))
     log = names_of_log(shard, broker_name).names
     with claimed(shard, Wish.of_whole(request_id, actor, "~import", log[0]), host) as claim:
         shard.commitlog.refresh()
@@ -107,9 +107,10 @@ def cutover(
         positions = shard.positions()
         adoption = _adopted(store, shard, broker_name)
         moves, levels = adoption
-        report = _report(Status.COMMITTED, store, shard, broker_name, adoption)
+        popped = _popped(store, shard, broker_name)
         if not leave_popped:
-            report.popped.refuse(broker_name)
+            popped.refuse(broker_name)
+        report = _report(Status.COMMITTED, store, shard, broker_name, adoption, popped)
         groups = sorted({move.group for move in moves})
         ctl = Ctl(
             host.new_commit_id(),
@@ -122,7 +123,7 @@ def cutover(
                     "broker_name": broker_name,
                     "groups": groups,
                     "levels": [asdict(level) for level in levels],
-                    **({"popped": asdict(report.popped)} if report.popped else {}),
+                    **({"popped": asdict(popped)} if popped else {}),
                 }
             ),
             moved=moves,
@@ -148,15 +149,16 @@ def _earlier(store: LakeStore, shard: Shard, broker_name: str, request_id: str) 
             f"({ctl.actor.source}) at {format_time(ctl.store_timestamp)}: {ctl.reason}. There is nothing left to do."
         )
     levels = tuple(LevelProgress(**level) for level in ctl.parameter("levels") or ())
-    report = _report(Status.ALREADY_COMMITTED, store, shard, broker_name, _Adoption(ctl.moved, levels))
+    adoption = _Adoption(ctl.moved, levels)
+    report = _report(Status.ALREADY_COMMITTED, store, shard, broker_name, adoption, popped_of(ctl))
     return replace(report, commit_id=ctl.commit_id)
 
 
-def _report(status: Status, store: LakeStore, shard: Shard, broker_name: str, adoption: _Adoption) -> CutoverReport:
+def _report(
+    status: Status, store: LakeStore, shard: Shard, broker_name: str, adoption: _Adoption, popped: Popped
+) -> CutoverReport:
     positions, names = shard.positions(), names_of_log(shard, broker_name).names
     moves, levels = adoption
-    newest = last_configs(shard, broker_name)
-    popped = popped_messages(store, shard.name, positions, names, newest) if newest else NOTHING_POPPED
     return CutoverReport(
         status=status,
         shard=shard.name,
@@ -173,6 +175,13 @@ def _report(status: Status, store: LakeStore, shard: Shard, broker_name: str, ad
         levels=levels,
         popped=popped,
     )
+
+
+def _popped(store: LakeStore, shard: Shard, broker_name: str) -> Popped:
+    newest = last_configs(shard, broker_name)
+    if newest is None:
+        return NOTHING_POPPED
+    return popped_messages(store, shard.name, shard.positions(), names_of_log(shard, broker_name).names, newest)
 
 
 def _popped_notes(status: Status, popped: Popped) -> tuple[str, ...]:

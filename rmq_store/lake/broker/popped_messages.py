@@ -81,6 +81,14 @@ class Popped:
 NOTHING_POPPED = Popped()
 
 
+def popped_of(cutover: Ctl) -> Popped:
+    """What a cut-over left unread."""
+    recorded = cutover.parameter("popped")
+    if recorded is None:
+        return NOTHING_POPPED
+    return Popped(**recorded | {"groups": tuple(PoppedMessages(**one) for one in recorded["groups"])})
+
+
 def popped_messages(store: LakeStore, shard: str, positions: Positions, names: Sequence[str], newest: Ctl) -> Popped:
     """As far as the broker's log was imported under these names. ``newest``: the import that recorded its configuration."""
     offsets = {(seen.group, seen.queue): seen.offset for seen in newest.observed}
