@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import tarfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -20,6 +19,7 @@ from pathlib import Path
 import psutil
 
 from demo.airflow_api import AirflowApi, RunFailed
+from demo.archives import unpack
 from demo.narrator import Narrator
 from demo.story import DAGS, GROUP, STEPS, first_value, tell
 from rmq_store.consumer.delay import DelayLevels
@@ -91,8 +91,7 @@ def prepare() -> LakeStore:
     shutil.rmtree(FOLDER, ignore_errors=True)
     broker = FOLDER / "broker"
     broker.mkdir(parents=True)
-    with tarfile.open(DEMO / "broker-store.tar.gz") as archive:
-        archive.extractall(broker, filter="data")
+    unpack(DEMO / "broker-store.tar.gz", broker)
     store, _ = LakeStore.init(Root.parse(str(FOLDER / "store")), levels=LEVELS)
     return store
 

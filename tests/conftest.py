@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tarfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -13,6 +12,7 @@ import psutil
 import pytest
 from hypothesis import settings
 
+from demo.archives import unpack
 from tests.postgres import airflow_database
 from tests.s3 import root, s3_root, s3_server
 
@@ -86,9 +86,7 @@ def broker_store(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pa
 
     @cache
     def extract(name: str) -> Path:
-        folder = tmp_path_factory.mktemp(name)
-        with tarfile.open(Path(__file__).parent / "data" / "rocketmq" / "stores" / f"{name}.tar.gz") as archive:
-            archive.extractall(folder, filter="data")
-        return folder
+        archive = Path(__file__).parent / "data" / "rocketmq" / "stores" / f"{name}.tar.gz"
+        return unpack(archive, tmp_path_factory.mktemp(name))
 
     return extract

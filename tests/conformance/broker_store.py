@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -44,13 +43,6 @@ BROKER = "broker-a"
 
 QueueKey = tuple[str, int]
 MessageKey = tuple[str, int, int]
-
-
-def extract(archive: Path, folder: Path) -> Path:
-    """Unpack a store's archive into the folder."""
-    with tarfile.open(archive) as files:
-        files.extractall(folder, filter="data")
-    return folder
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from tests.conformance.broker_store import BrokerStore, extract
+from demo.archives import unpack
+from tests.conformance.broker_store import BrokerStore
 from tests.conformance.checks import NotChecked, Outcomes, read_lines, shown
 
 Check = Callable[[], Outcomes]
@@ -219,7 +220,7 @@ class _Stores:
         """:raises FileNotFoundError: the set has no such store."""
         if name not in self._opened:
             archive = _there(self._data / "stores", name, ARCHIVE)
-            folder = extract(archive, self._work / "files" / name)
+            folder = unpack(archive, self._work / "files" / name)
             local = self._data / "behaviour" / f"{name}.broadcast-offsets.json"
             self._opened[name] = BrokerStore(
                 name,

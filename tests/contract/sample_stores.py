@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import tarfile
 from pathlib import Path
 from typing import Any
 
+from demo.archives import unpack
 from rmq_store.commit.ctl import Actor
 from rmq_store.lake.broker.import_request import ImportReport, ImportRequest
 from rmq_store.lake.broker.import_store import import_store
@@ -19,9 +19,7 @@ BROKER = "broker-a"
 
 def unpacked(data: Path, folder: Path) -> Path:
     """The store directory of the archive in ``data``, below ``folder``."""
-    with tarfile.open(data / "store.tar.gz") as archive:
-        archive.extractall(folder, filter="data")
-    return folder / "store"
+    return unpack(data / "store.tar.gz", folder) / "store"
 
 
 def load(store: LakeStore, broker: Path, **options: Any) -> ImportReport:

@@ -9,7 +9,6 @@ import re
 import shlex
 import subprocess
 import sys
-import tarfile
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from demo.archives import unpack
 from rmq_store.admin.dag_params import ReplayParams, Run, UndoParams, consume_request, redrive_request, reset_request
 from rmq_store.cli import main
 from rmq_store.lake.sql.sql import query
@@ -42,8 +42,7 @@ def demo_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LakeStore]:
     """The store and the environment after ``make demo``: imported, consumed, with a dead letter. Then a reset, a delayed
     message, and two messages with one key that nothing has consumed."""
     folder = tmp_path_factory.mktemp("site")
-    with tarfile.open(CHECKOUT / "demo" / "broker-store.tar.gz") as archive:
-        archive.extractall(folder / "broker", filter="data")
+    unpack(CHECKOUT / "demo" / "broker-store.tar.gz", folder / "broker")
     consume = f"consume --group {GROUP} --engine local"
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(CHECKOUT)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-import tarfile
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
+from demo.archives import unpack
 from rmq_store.errors import OtherFormat
 from rmq_store.lake.table import tables
 from rmq_store.lake.table.object_store import Root
@@ -26,8 +26,7 @@ TABLES = ["s1/commitlog", "s1/commits", "s1/consumequeue", "s1/offsets"]
 @pytest.fixture
 def old(rmq: Rmq) -> Lake:
     """An import of 30 messages, a window of group billing with failures, and a delivery, by version 0.1.0."""
-    with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(rmq.folder, filter="data")
+    unpack(ARCHIVE, rmq.folder)
     return Lake(rmq.root)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import tarfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from botocore.config import Config
 from playwright.sync_api import expect
 
 from demo.airflow_api import AirflowApi
+from demo.archives import unpack
 from rmq_store.admin.dag_params import dag_id_of
 from rmq_store.broker_files.config_files import parse_consumer_offsets
 from rmq_store.lake.sql.sql import query
@@ -221,8 +221,7 @@ def test_a_group_is_added_to_the_running_platform(deploy: Path) -> None:
 
 
 def test_a_brokers_files_are_imported_from_s3(api: AirflowApi, store: Store, console: Console, tmp_path: Path) -> None:
-    with tarfile.open(CHECKOUT / "demo" / "broker-store.tar.gz") as archive:
-        archive.extractall(tmp_path, filter="data")
+    unpack(CHECKOUT / "demo" / "broker-store.tar.gz", tmp_path)
     for file in filter(Path.is_file, tmp_path.rglob("*")):
         store.objects.upload_file(str(file), "rocketmq", f"brokers/demo/{file.relative_to(tmp_path)}")
     switch_on(api, "rmq_import_store")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tarfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
@@ -14,6 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from demo.archives import unpack
 from rmq_store.cli import main
 from rmq_store.commit.ctl import SCHEDULE_GROUP, Action
 from rmq_store.lake.commit.dispatch import dispatch
@@ -130,8 +130,7 @@ def made_world(folder: Path) -> World:
     do("clone", "--from", GROUP, "--to", "reset-before", *WHY, *settings)
     do("reset", "--group", "reset-before", "--topic", TOPIC, "--to-min", *WHY, *settings)
     write_broker(broker, 60)
-    with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(folder, filter="data")
+    unpack(ARCHIVE, folder)
     (folder / "store").rename(world.place / "old")
     return world
 
