@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable
 from functools import cache
@@ -73,6 +74,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if "s3_server" in getattr(item, "fixturenames", ()):
             item.add_marker("s3")
     items.sort(key=lambda item: (*MARKED_FOLDERS, _folder(item.path)).index(_folder(item.path)))
+
+
+def pytest_collection_finish() -> None:
+    """The garbage collector need not look at 9,000 tests again and again; processes that are forked share their memory."""
+    gc.collect()
+    gc.freeze()
 
 
 @cache

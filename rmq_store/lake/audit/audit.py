@@ -39,6 +39,7 @@ _PARTS: Mapping[str, Part] = {
     "derived tables": derived_tables,
     "view audit": lambda store, ask: _rows_of(_VIEW, ask),
 }
+_REREAD = ("ctl_rows", "ctl")
 _TEXTS = (*of_positions, *of_segments, *of_derived_tables, _VIEW)
 
 
@@ -49,7 +50,9 @@ def audit(store: LakeStore, progress: Progress | None = None) -> list[Finding]:
     findings += _tried(opened, None, "files", lambda store, _: files(store, progress=progress))
     with ExitStack() as stack:
         try:
-            ask = passing_over(opened, findings, lambda: stack.enter_context(snapshot_of(opened, _TEXTS)))
+            ask = passing_over(
+                opened, findings, lambda: stack.enter_context(snapshot_of(opened, _TEXTS, reread=_REREAD))
+            )
         except _UNREADABLE:  # each part then reads only what it needs
             ask = None
         return [*findings, *(finding for name, part in _PARTS.items() for finding in _tried(opened, ask, name, part))]

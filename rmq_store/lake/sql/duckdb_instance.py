@@ -49,6 +49,7 @@ class Connected:
     """Ends the functions of the instance."""
     views: set[str] = field(default_factory=set)
     """The views that were created in it."""
+    tables: set[str] = field(default_factory=set)
     registered: set[str] = field(default_factory=set)
 
     def register(self, name: str, rows: Any) -> None:
@@ -62,6 +63,14 @@ class Connected:
             self.connection.execute(f"CREATE TEMP VIEW {name} AS {text}")
             self.views.add(name)
 
+    def create_table(self, name: str, text: str) -> None:
+        """In place of the view: its rows are read now, once, until the end of the body."""
+        if name in self.views:
+            self.connection.execute(f"DROP VIEW {name}")
+            self.views.remove(name)
+        self.connection.execute(f"CREATE TEMP TABLE {name} AS {text}")
+        self.tables.add(name)
+
     def interrupt(self) -> None:
         """Of an instance of its own: end the query, also inside a function."""
         self.interrupted.set()
@@ -70,6 +79,9 @@ class Connected:
     def let_go(self) -> bool:
         """Whether nothing of the body is left: neither a relation, nor an answer that was not read to its end, nor files."""
         try:
+            for name in self.tables:
+                self.connection.execute(f"DROP TABLE {name}")
+            self.tables.clear()
             for name in self.registered:
                 self.connection.unregister(name)
         except duckdb.Error:  # an answer reads it
