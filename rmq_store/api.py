@@ -9,6 +9,7 @@ same id with the same arguments is the same request and is done once; None makes
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -194,6 +195,8 @@ class Store:
         number of queues; None: such a topic is refused. ``shard``: None is the shard with the topic. Raises WrongUse.
         """
         check_types(int | None, create_queues=create_queues)
+        if create_queues is not None and create_queues < 1:
+            raise WrongUse(f"create_queues must be at least 1, it is {create_queues}")
         check_types(str | None, shard=shard, request_id=request_id)
         check_types(bool, dry_run=dry_run)
         messages = items_of(Message, "messages", messages)
@@ -384,7 +387,7 @@ class Store:
         check_types(str, group=group, topic=topic, reason=reason)
         check_types(str | None, request_id=request_id)
         check_types(bool, dry_run=dry_run)
-        chosen = () if queues is None else items_of(MessageQueue, "queues", queues)
+        chosen = () if queues is None else _queues(queues)
         target, value = _target(to)
         request = ResetRequest(
             group,
@@ -527,12 +530,28 @@ def _of_replay(group: GroupSettings, name: str) -> tuple[GroupSettings, Scope]:
     return replace(group, name=name), Scope(retries_only=True)
 
 
+def _queues(given: Iterable[MessageQueue]) -> tuple[MessageQueue, ...]:
+    """The given queues, with the values that a store can compare with its own."""
+    queues = items_of(MessageQueue, "queues", given)
+    for queue in queues:
+        check_types(str, topic=queue.topic, broker_name=queue.broker_name)
+        try:
+            queue_id = operator.index(queue.queue_id)
+        except TypeError:
+            raise WrongUse(
+                f"queue_id must be a whole number, it is of the type {type(queue.queue_id).__name__}"
+            ) from None
+        check_types(int, queue_id=queue_id)
+    return queues
+
+
 def _target(to: datetime | int | str) -> tuple[ResetTo, int | None]:
     if isinstance(to, datetime):
         return ResetTo.TIME, ms_of(to)
     if isinstance(to, int) and not isinstance(to, bool):
         check_types(int, to=to)
         return ResetTo.OFFSET, to
-    if to in (ResetTo.MIN, ResetTo.MAX):
+    if isinstance(to, str) and to in (ResetTo.MIN, ResetTo.MAX):
         return ResetTo(to), None
-    raise WrongUse(f"reset to {to!r}: give a time (a datetime with a zone), an offset, 'min' or 'max'")
+    given = repr(to) if isinstance(to, str | bool | float | None) else f"a value of the type {type(to).__name__}"
+    raise WrongUse(f"reset to {given}: give a time (a datetime with a zone), an offset, 'min' or 'max'")

@@ -82,6 +82,10 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # for what libraries check at the end of the process
+
+
 @cache
 def _folder(path: Path) -> str:
     return path.relative_to(Path(__file__).parent).parts[0]

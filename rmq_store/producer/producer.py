@@ -152,7 +152,7 @@ def _check_types(message: Message) -> None:
     check_types(int | None, delay_ms=message.delay_ms, queue_id=message.queue_id)
     if isinstance(message.keys, str):  # its characters would be the keys
         raise WrongUse(f"the keys are one text, {message.keys!r:.80}: give a tuple of keys")
-    check_types(Sequence, keys=message.keys)
+    check_types(list | tuple, keys=message.keys)
     for key in message.keys:
         check_types(str, **{"a key": key})
     check_types(Mapping, properties=message.properties)

@@ -240,6 +240,12 @@ def load_settings(text: str, source: str) -> Settings:
 
 def load_group(table: Mapping[str, Any]) -> GroupSettings:
     """One group from a table like a ``[[group]]`` of the file. Raises WrongUse with everything that is wrong in it."""
+    try:
+        _check_values(table)
+    except (RecursionError, ValueError) as error:
+        raise WrongUse(
+            f"group {_name(table, 1)}: a value does not fit into 64 bits, or is nested more than {_MOST_NESTED} levels deep"
+        ) from error
     group, problems = _load_group(table)
     if group is None:
         raise WrongUse(_listed(f"group {_name(table, 1)}", problems))
@@ -282,10 +288,10 @@ def _check_values(document: Mapping[str, Any]) -> None:
     """Raises ValueError for a number beyond TOML's 64 bits, RecursionError beyond ``_MOST_NESTED`` levels."""
     level: list[Any] = [document]
     for _ in range(_MOST_NESTED):
-        inner = [value for table in level for value in (table.values() if isinstance(table, dict) else table)]
+        inner = [value for table in level for value in (table.values() if isinstance(table, Mapping) else table)]
         if any(isinstance(value, int) and not -(2**63) <= value < 2**63 for value in inner):
             raise ValueError
-        level = [value for value in inner if isinstance(value, dict | list)]
+        level = [value for value in inner if isinstance(value, Mapping | list | tuple)]
     if level:
         raise RecursionError
 
@@ -320,7 +326,7 @@ def _load_group(table: Mapping[str, Any]) -> tuple[GroupSettings | None, list[st
         values["schedule"] = None
     problems += value_problems(values)
     for key, parse in _PARSERS.items():
-        if key in values and not CHECKS[key](values[key]):
+        if values.get(key) is not None and not CHECKS[key](values[key]):
             values[key] = parse(values[key])
 
     subscriptions, refused = _load_subscriptions(table.get("subscription"), values.get("subscription_version", 1))

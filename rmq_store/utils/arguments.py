@@ -17,6 +17,7 @@ _WORDS: dict[type | UnionType, str] = {
     int: "a whole number",
     int | None: "a whole number, or None",
     bytes | bytearray | memoryview: "bytes",
+    list | tuple: "a list or a tuple",
 }
 _LONG_MAX = 2**63 - 1
 
@@ -63,7 +64,10 @@ def items_of(type_: type[Item], name: str, given: Iterable[Item]) -> tuple[Item,
             f"{name} must be several, such as a list of items that are each {_words_of(type_)}; it is of the type "
             f"{_name_of(type(given))}"
         )
-    items = tuple(given)
+    try:
+        items = tuple(given)
+    except TypeError as error:  # an array of numpy without dimensions
+        raise WrongUse(f"{name} must be several: {error}") from error
     check_not_empty(**{name: items})
     for item in items:
         check_types(type_, **{f"an item of {name}": item})

@@ -88,7 +88,7 @@ def parse_consume_timestamp(value: str | datetime) -> int:
     and rolls 30 February over to March (``UtilAll#parseDate``, rules 5.3); both are refused here. Raises WrongUse.
     """
     moment = value if isinstance(value, datetime) else _parsed(value.strip())
-    if moment is None:
+    if moment is None or moment != moment:  # pandas' NaT, "not a time", is a datetime
         raise WrongUse(f"invalid time: {value!r}. Write 2026-01-31T12:00:00Z or 2026-01-31T20:00:00+08:00.")
     if moment.utcoffset() is None:  # Python's rule for a time without a zone: a tzinfo may know no offset
         raise WrongUse(f"the time {str(value)!r} has no zone: add Z for UTC or an offset like +08:00")

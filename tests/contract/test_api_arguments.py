@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd  # type: ignore[import-untyped]
 import pytest
 
 from rmq_store import DeadLetterFilter, Message, MessageEdits, Store, WrongUse, consumer_group, create_store, open_store
@@ -26,13 +27,25 @@ NOTES = [Message("Notes", b"note")]
 TEXTS = [1, b"text", ["text"], True, "\ud800"]
 FLAGS = ["no", None, 2, 0]
 NUMBERS = ["1", 1.5, True, 2**63, 10**5000]
-TIMES = ["1", 1.5, True, 1_795_000_000, 10**5000]
+TIMES = ["1", 1.5, True, 1_795_000_000, 10**5000, pd.NaT]
 QUEUE: Any = MessageQueue("Orders", "broker-a", 0)
 NOTE: Any = NOTES[0]
 GROUPS = ["billing", None]
 ENGINES = ["spark", "", 0, []]
 
-WRONG_QUEUES = ["q", [0], [], iter(()), QUEUE, 0, [replace(QUEUE, topic="Others")]]
+WRONG_QUEUES = [
+    *("q", [0], [], iter(()), QUEUE, 0, np.array("q"), [replace(QUEUE, topic="Others")]),
+    *([replace(QUEUE, queue_id=value)] for value in (pd.NA, np.array([]), 10**5000, "0")),
+    *([replace(QUEUE, broker_name=value)] for value in (pd.NA, pd.Series(["broker-a"]))),
+]
+OF_SETTINGS: Any = [
+    *(
+        {name: 10**5000}
+        for name in ("max_messages", "listener", "shards", "mode", "absorb_duplicates", "consume_timestamp")
+    ),
+    *({"shards": [10**5000]}, {"retry_policy": {"next": [10**5000]}}, {"absorb_duplicates": {"by": 10**5000}}),
+    *({"allocate_strategy": {"a": {"b": [10**5000]}}}, {"consume_timestamp": pd.NaT}),
+]
 
 
 def sent(store: Store, **fields: Any) -> object:
@@ -47,7 +60,11 @@ CALLS: dict[str, tuple[Call, list[Any]]] = {
     "root": (lambda s, f, v: open_store(v), [None, 1, b"store", "a\0b", "\ud800"]),
     "root of a new store": (lambda s, f, v: create_store(v), [None, 1, b"store", "a\0b", "\ud800"]),
     "subscriptions": (lambda s, f, v: consumer_group("g", LISTENER, v), ["Orders", None, ["Orders"]]),
-    "expression": (lambda s, f, v: consumer_group("g", LISTENER, {"Orders": v}), [1, None, ["*"]]),
+    "expression": (lambda s, f, v: consumer_group("g", LISTENER, {"Orders": v}), [1, None, ["*"], 10**5000]),
+    "settings": (
+        lambda s, f, v: consumer_group("g", **({"listener": LISTENER, "subscriptions": {"Orders": "*"}} | v)),
+        OF_SETTINGS,
+    ),
     "source": (lambda s, f, v: s.import_store(v, "broker-b"), [None, 1, [b"x"], b"/tmp", "a\0b"]),
     "broker_name": (lambda s, f, v: s.import_store(f / "broker", v), [None, *TEXTS]),
     "shard of an import": (lambda s, f, v: s.import_store(f / "broker", "broker-b", shard=v), [*TEXTS, ""]),
@@ -57,14 +74,17 @@ CALLS: dict[str, tuple[Call, list[Any]]] = {
     "topic of a message": (lambda s, f, v: sent(s, topic=v), [5, None, b"Notes", "\ud800"]),
     "body": (lambda s, f, v: sent(s, body=v), [5, None, "text", [1], {}]),
     "tags": (lambda s, f, v: sent(s, tags=v), TEXTS),
-    "keys of a message": (lambda s, f, v: sent(s, keys=v), [(1,), 1, None, "key", {"key"}, ("\ud800",), iter(["key"])]),
+    "keys of a message": (
+        lambda s, f, v: sent(s, keys=v),
+        [(1,), 1, None, "key", {"key"}, ("\ud800",), iter(["key"]), b"", range(0)],
+    ),
     "properties": (lambda s, f, v: sent(s, properties=v), [{"a": 1}, {1: "a"}, {"a": None}, [], None, {"a": "\ud800"}]),
     "sharding_key": (lambda s, f, v: sent(s, sharding_key=v), TEXTS),
     "delay_level": (lambda s, f, v: sent(s, delay_level=v), [*NUMBERS, None, np.int64(1)]),
     "delay_ms": (lambda s, f, v: sent(s, delay_ms=v), [*NUMBERS, np.int64(1000), timedelta(seconds=1)]),
     "deliver_at": (lambda s, f, v: sent(s, deliver_at=v), [*TIMES, np.int64(10**12)]),
     "queue_id": (lambda s, f, v: sent(s, queue_id=v), [*NUMBERS, np.int64(0)]),
-    "create_queues": (lambda s, f, v: s.send(NOTES, create_queues=v), NUMBERS),
+    "create_queues": (lambda s, f, v: s.send(NOTES, create_queues=v), [*NUMBERS, 0, -1]),
     "shard of a send": (lambda s, f, v: s.send(NOTES, create_queues=1, shard=v), TEXTS),
     "dry_run of a send": (lambda s, f, v: s.send(NOTES, create_queues=1, dry_run=v), FLAGS),
     "request_id of a send": (lambda s, f, v: s.send(NOTES, create_queues=1, request_id=v), TEXTS),
@@ -81,7 +101,7 @@ CALLS: dict[str, tuple[Call, list[Any]]] = {
     "engine of a replay": (lambda s, f, v: s.replay(GROUP, "Orders", FIRST_STORED_MS, engine=v), ENGINES),
     "engine of several": (lambda s, f, v: s.consume_all([GROUP], engine=v), ENGINES),
     "group of several": (lambda s, f, v: s.consume_all([v]), GROUPS),
-    "groups": (lambda s, f, v: s.consume_all(v), [GROUP, [], "billing", None, iter(())]),
+    "groups": (lambda s, f, v: s.consume_all(v), [GROUP, [], "billing", None, iter(()), np.array("billing")]),
     "threads": (lambda s, f, v: s.consume_all([GROUP], threads=v), [*NUMBERS, None, 0]),
     "group of a replay": (lambda s, f, v: s.replay(v, "Orders", FIRST_STORED_MS), GROUPS),
     "topic of a replay": (lambda s, f, v: s.replay(GROUP, v, FIRST_STORED_MS), TEXTS),
@@ -92,8 +112,11 @@ CALLS: dict[str, tuple[Call, list[Any]]] = {
     "group of a reset": (lambda s, f, v: s.reset(v, "Orders", "min", reason="r"), TEXTS),
     "topic of a reset": (lambda s, f, v: s.reset("billing", v, "min", reason="r"), TEXTS),
     "reason of a reset": (lambda s, f, v: s.reset("billing", "Orders", "min", reason=v), TEXTS),
-    "queues": (lambda s, f, v: s.reset("billing", "Orders", "min", reason="r", queues=v), WRONG_QUEUES),
-    "to": (lambda s, f, v: s.reset("billing", "Orders", v, reason="r"), ["first", None, True, 1.5, 10**5000]),
+    "queues": (lambda s, f, v: s.reset("old", "Orders", "min", reason="r", queues=v), WRONG_QUEUES),
+    "to": (
+        lambda s, f, v: s.reset("old", "Orders", v, reason="r"),
+        ["first", None, True, 1.5, 10**5000, pd.NaT, pd.NA, np.array([]), pd.Series(["min"])],
+    ),
     "dry_run of a reset": (lambda s, f, v: s.reset("billing", "Orders", "min", reason="r", dry_run=v), FLAGS),
     "group of an undo": (lambda s, f, v: s.undo(v, reason="r"), TEXTS),
     "force": (lambda s, f, v: s.undo("billing", reason="r", force=v), FLAGS),
@@ -130,7 +153,9 @@ CALLS: dict[str, tuple[Call, list[Any]]] = {
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with the shard ``broker-a``, and the broker's files."""
     folder = tmp_path_factory.mktemp("arguments")
-    create_store(folder / "store").import_store(write_broker(folder / "broker"), "broker-a")
+    store = create_store(folder / "store")
+    store.import_store(write_broker(folder / "broker"), "broker-a")
+    store.consume(replace(GROUP, name="old"))
     return folder
 
 
@@ -185,3 +210,9 @@ def test_a_folder_whose_name_is_no_utf_8_is_a_root(folder: Path, tmp_path: Path)
     root = tmp_path / os.fsdecode(b"caf\xe9")
     shutil.copytree(folder / "store", root)
     assert open_store(root).query("SELECT count(*) AS n FROM topics").num_rows == 1
+
+
+def test_none_is_the_default_of_the_settings_that_have_none() -> None:
+    """As ``docs/settings.md`` writes their default."""
+    names = ("absorb_duplicates", "retry_policy", "shards", "max_messages", "consume_timestamp")
+    assert consumer_group("billing", LISTENER, {"Orders": "*"}, **dict.fromkeys(names)) == GROUP

@@ -61,10 +61,12 @@ def test_doctor_fixes_a_store_file_by_its_backup(rmq: Rmq) -> None:
 
     wrong_level = contents[file].replace(b"10s 30s", b"10s 3q")
     number = re.sub(rb'"levels": "[^"]*"', b'"levels": 5', contents[file])
+    no_format = re.sub(rb'"format_version": [0-9]+', b'"format_version": 0', contents[file])
     for content, words in (
         (b"no JSON", "store.json does not describe a store"),
         (wrong_level, "store.json does not describe a store (delay levels '1s 5s 10s 3q "),
         (number, "store.json does not describe a store"),
+        (no_format, "store.json does not describe a store (format_version is 0)"),
     ):
         file.write_bytes(content)
         assert_said("store.json", words)

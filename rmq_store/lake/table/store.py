@@ -151,6 +151,8 @@ def read_store(root: Root) -> Mapping[str, Any]:
         document: Mapping[str, Any] = json.loads(root.read(STORE))
         version, levels = int(document["format_version"]), document["delay_levels"][-1]
         _ = document["store_id"], DelayLevels(levels["levels"], levels["version"])
+        if version < 1:
+            raise ValueError(f"format_version is {version}")
     except FileNotFoundError as error:
         root.check_reachable()
         _refuse_shards_without_store(root)
