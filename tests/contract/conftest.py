@@ -9,11 +9,11 @@ import pytest
 pytest.register_assert_rewrite("tests.contract.engines", "tests.contract.rmq")
 
 from tests.contract.engines import LakeWorld, MemoryWorld  # noqa: E402
-from tests.contract.rmq import imported, imported_once, rmq  # noqa: E402
+from tests.contract.rmq import imported, imported_once, made_stores, rmq  # noqa: E402
 from tests.contract.sql import hand, small  # noqa: E402
 from tests.contract.world import World  # noqa: E402
 
-__all__ = ["hand", "imported", "imported_once", "rmq", "small", "world"]
+__all__ = ["hand", "imported", "imported_once", "made_stores", "rmq", "small", "world"]
 
 
 @pytest.fixture(params=["memory", "lake"])

@@ -70,10 +70,11 @@ class Answer:
 class Rmq:
     """``rmq(...)`` runs a command with this store as $RMQ_ROOT, in an empty folder that has a consumers.toml."""
 
-    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str], made: Path) -> None:
         self.folder = folder
         self.root = folder / "store"
         self._capsys = capsys
+        self._made = made
 
     def __call__(self, *arguments: str) -> Answer:
         self._capsys.readouterr()
@@ -85,6 +86,15 @@ class Rmq:
         """Give the group ``broken`` a listener that can be imported."""
         settings = self.folder / "consumers.toml"
         settings.write_text(settings.read_text().replace("no_such_module:Listener", "cli_listener:succeed"))
+
+    def once(self, name: str, make: Callable[[], object]) -> None:
+        """Leave the folder as ``make`` does, which is called once in a session: later it is a copy, to be changed freely."""
+        made = self._made / name
+        if made.exists():
+            shutil.copytree(made, self.folder, dirs_exist_ok=True)
+        else:
+            make()
+            shutil.copytree(self.folder, made)
 
     def json(self, *arguments: str) -> Any:
         """The answer in JSON of a command that succeeds."""
@@ -98,8 +108,14 @@ def lines_of(text: str) -> dict[str, str]:
     return {key: value for key, colon, value in (line.partition(": ") for line in text.splitlines()) if colon}
 
 
+@pytest.fixture(scope="session")
+def made_stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folders of ``Rmq.once``, by name."""
+    return tmp_path_factory.mktemp("made")
+
+
 @pytest.fixture
-def rmq(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Rmq:
+def rmq(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, made_stores: Path) -> Rmq:
     """No store is there yet."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))  # commands add folders with listeners
@@ -108,7 +124,7 @@ def rmq(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "consumers.toml").write_text(CONSUMERS)
     (tmp_path / "cli_listener.py").write_text(LISTENER)
-    found = Rmq(tmp_path, capsys)
+    found = Rmq(tmp_path, capsys, made_stores)
     monkeypatch.setenv("RMQ_ROOT", str(found.root))
     monkeypatch.delitem(sys.modules, "cli_listener", raising=False)
     return found

@@ -81,14 +81,18 @@ topic = "Orders"
 @pytest.fixture
 def in_two_shards(rmq: Rmq) -> Rmq:
     """Topic Orders: 3 messages in a queue of shard a, 1 in shard b, all of them dead letters of group two."""
-    (rmq.folder / "consumers.toml").write_text(TWO_SHARDS)
-    rmq("init")
-    for shard, count in (("a", 3), ("b", 1)):
-        lines = [json.dumps({"body": f"{shard}{number}", "properties": {"price": "n/a"}}) for number in range(count)]
-        (rmq.folder / "orders.jsonl").write_text("\n".join(lines))
-        sent = rmq.json("send", "-t", "Orders", "--create", "--queues", "1", "--shard", shard, "--file", "orders.jsonl")
-        assert sent["status"] == "committed"
-    assert rmq.json("consume", "-g", "two")["messages"] == 4
+
+    def make() -> None:
+        (rmq.folder / "consumers.toml").write_text(TWO_SHARDS)
+        rmq("init")
+        to_orders = ("send", "-t", "Orders", "--create", "--queues", "1", "--file", "orders.jsonl")
+        for shard, count in (("a", 3), ("b", 1)):
+            lines = [json.dumps({"body": f"{shard}{n}", "properties": {"price": "n/a"}}) for n in range(count)]
+            (rmq.folder / "orders.jsonl").write_text("\n".join(lines))
+            assert rmq.json(*to_orders, "--shard", shard)["status"] == "committed"
+        assert rmq.json("consume", "-g", "two")["messages"] == 4
+
+    rmq.once("in two shards", make)
     return rmq
 
 

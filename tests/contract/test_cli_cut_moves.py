@@ -45,26 +45,38 @@ def id_(name: str) -> tuple[str, str]:
 @pytest.fixture
 def two(in_two_shards: Rmq) -> Rmq:
     """Groups two and other, each at the end of Orders: 3 in shard a, 1 in shard b."""
-    settings = in_two_shards.folder / "consumers.toml"
-    settings.write_text(TWO_SHARDS + TWO_SHARDS.replace('"two"', '"other"'))
-    in_two_shards("consume", "-g", "other")
+
+    def make() -> None:
+        settings = in_two_shards.folder / "consumers.toml"
+        settings.write_text(TWO_SHARDS + TWO_SHARDS.replace('"two"', '"other"'))
+        in_two_shards("consume", "-g", "other")
+
+    in_two_shards.once("two groups in two shards", make)
     return in_two_shards
 
 
 @pytest.fixture
 def three(two: Rmq) -> Rmq:
     """The same, and 1 message in a shard c, which both groups have read."""
-    two("send", "-t", "Orders", "--create", "--queues", "1", "--shard", "c", "c0")
-    for group in ("two", "other"):
-        assert two.json("consume", "-g", group)["messages"] == 1
+
+    def make() -> None:
+        two("send", "-t", "Orders", "--create", "--queues", "1", "--shard", "c", "c0")
+        for group in ("two", "other"):
+            assert two.json("consume", "-g", group)["messages"] == 1
+
+    two.once("two groups in three shards", make)
     return two
 
 
 @pytest.fixture
 def cut_undo(two: Rmq) -> Rmq:
     """A reset of both shards, and its undo in a alone."""
-    two.json(*RESET, "--to-min", *id_("R0"))
-    assert two.json(*UNDO, *id_("U1"), *IN_A)["undoes"] == f"{TODAY}-R0"
+
+    def make() -> None:
+        two.json(*RESET, "--to-min", *id_("R0"))
+        assert two.json(*UNDO, *id_("U1"), *IN_A)["undoes"] == f"{TODAY}-R0"
+
+    two.once("a cut undo", make)
     return two
 
 
