@@ -9,13 +9,15 @@ import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import duckdb
 import pyarrow as pa
 import pytest
 
-from rmq_store.lake.sql import duckdb_instance
-from rmq_store.lake.sql.duckdb_instance import connected
+from rmq_store import Message, create_store
+from rmq_store.lake.sql import duckdb_instance, sql
+from rmq_store.lake.sql.duckdb_instance import Connected, connected
 from rmq_store.lake.sql.query_limits import QueryLimits
 from scripts.keeper import CHECKOUT
 
@@ -132,3 +134,44 @@ if child:
 """
     process = subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, capture_output=True, text=True, check=False)
     assert process.returncode == 0, process.stderr
+
+
+def test_a_table_takes_the_place_of_a_view_until_the_end_of_the_body() -> None:
+    assert total(range(5)) == 20
+    with connected(None) as kept:
+        kept.register("numbers", pa.table({"n": [1, 2]}))
+        kept.create_table("doubled", "SELECT 2 * n AS n FROM numbers")
+        kept.create_view("of_doubled", "SELECT sum(n)::BIGINT AS n FROM doubled")
+        for _ in range(2):  # its rows were read once
+            assert kept.connection.sql("SELECT n FROM of_doubled").fetchall() == [(6,)]
+            kept.connection.unregister("numbers")
+    assert kept in duckdb_instance._idle
+    assert total(range(7)) == 42
+    with connected(None) as again:
+        assert again is kept
+        again.register("numbers", pa.table({"n": [5]}))
+        again.create_view("doubled", "SELECT 2 * n AS n FROM numbers")
+        assert again.connection.sql("SELECT n FROM of_doubled").fetchall() == [(10,)]
+
+
+@pytest.mark.parametrize(("most", "tables"), [(1 << 20, ["ctl_rows", "ctl"] * 2), (-1, [])], ids=["few", "many"])
+def test_relations_that_are_reread_are_tables_where_they_are_few(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, tables: list[str]
+) -> None:
+    created: list[str] = []
+    create = Connected.create_table
+
+    def create_table(kept: Connected, name: str, text: str) -> None:
+        created.append(name)
+        create(kept, name, text)
+
+    monkeypatch.setattr(Connected, "create_table", create_table)
+    monkeypatch.setattr(sql, "_MOST_BYTES_REREAD", most)
+    store = create_store(tmp_path / "store")
+    text = "SELECT count(*) AS n FROM ctl WHERE action = 'send'"
+    for sends in (1, 2):
+        store.send([Message("Orders", b"x")], create_queues=1)
+        with sql.snapshot_of(store.lake, [text], reread=("ctl_rows", "ctl")) as ask:
+            assert ask([text])[0].to_pylist() == [{"n": sends}]
+        assert sql.query(store.lake, text).to_pylist() == [{"n": sends}]
+    assert created == tables
