@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rmq_store.airflow.task import NOTHING_TO_DO, Answer
@@ -47,8 +49,7 @@ class Preview(NamedTuple):
         first, *others = [cls.of_task(context, task_id) for task_id in task_ids]
         if any(other != first for other in others):
             raise WrongUse(
-                f"{' and '.join(task_ids)} have approved different previews: clear {task_ids[0]} with its downstream tasks. "
-                "Nothing was done"
+                f"{' and '.join(task_ids)} have approved different previews: trigger a new run. Nothing was done"
             )
         return first
 
@@ -72,6 +73,11 @@ class Preview(NamedTuple):
         """Whether it has shown something that is still to be done."""
         is_new = self.facts.get("status") != Status.ALREADY_COMMITTED
         return bool(self.facts) and (is_new or bool(self.facts.get("to_finish")))
+
+    @property
+    def digest(self) -> str:
+        """16 hexadecimal digits that are others for another preview: the text may be the same where the offsets are not."""
+        return sha256(json.dumps(self.facts, sort_keys=True).encode()).hexdigest()[:16]
 
     def offsets(self, shard: Shard, topics: Sequence[str]) -> dict[MessageQueue, int] | None:
         """The offsets that it has shown in a shard, of queues of these topics; None: it has shown no offsets at all."""

@@ -68,6 +68,8 @@ def answer_all() -> list[Any]:
     with create_session() as session:
         for question in session.scalars(select(HITLDetail).where(HITLDetail.responded_at.is_(None))):
             of_task = question.task_instance
+            if of_task.state != "awaiting_input":  # its task was refused
+                continue
             answered.append(
                 {"task": of_task.task_id, "subject": question.subject, "body": question.body, "params": question.params}
             )
@@ -90,14 +92,15 @@ def xcom(result: dict[str, Any], task_id: str, key: str) -> Any:
 def test_a_reset_waits_until_it_is_approved_and_a_cleared_one_asks_nobody(
     deployed: LakeStore, run: Run, asked: list[Any]
 ) -> None:
+    from rmq_store.airflow.preview import Preview
+
     result = run("rmq_reset_offset", RESET)
     (question,) = asked
     preview = xcom(result, "preview", "preview")
     assert (question["task"], question["body"]) == ("approve", preview["text"])
     assert question["subject"] == "rmq_reset_offset: payments in broker-a"
-    assert {name: param["value"] for name, param in question["params"].items()} == {
-        "group": "payments", "shards": "broker-a"
-    }  # fmt: skip
+    shown = {name: param["value"] for name, param in question["params"].items()}
+    assert shown == {"group": "payments", "shards": "broker-a", "preview": Preview(preview).digest}
     assert (result["state"], result["move"][0]["status"], actions(deployed)) == ("success", "committed", ["reset"])
     assert xcom(result, "approve", "rmq_note").startswith("approved by ada at 20")
 
@@ -129,11 +132,13 @@ def test_who_has_rejected_is_not_asked_again_by_another_try(
     bring about."""
     from airflow.providers.standard.operators.hitl import ApprovalOperator
 
+    from rmq_store.airflow.operators.approve import RmqApprovalOperator
     from rmq_store.airflow.preview import Preview
 
     questions, notes, states_of = list[Any](), list[str](), list[dict[str, Any]]()
     shown = Preview({"group": "payments", "shards": ["broker-a"], "text": "would move"})
     monkeypatch.setattr(Preview, "of_task", lambda *_: shown)
+    monkeypatch.setattr(RmqApprovalOperator, "_check_question", lambda *_: None)
     monkeypatch.setattr(ApprovalOperator, "execute", lambda self, context: questions.append(self.subject))
     monkeypatch.setattr("rmq_store.airflow.task.note", lambda context, text: notes.append(text))
 
@@ -201,6 +206,78 @@ def test_a_reset_sets_the_offsets_that_were_approved_also_if_its_preview_is_anot
     assert shown["text"] != question["body"]
     (moved,) = result["move"]
     assert (result["state"], {move[2] for move in moved["moves"]}) == ("success", {225})
+
+
+@pytest.mark.parametrize(
+    ("dag_id", "conf", "shows", "acts", "answer"),
+    [
+        ("rmq_reset_offset", RESET | {"to": "max"}, "preview", "move", ""),
+        ("rmq_undo", UNDO, "preview", "undo", ""),
+        ("rmq_replay", REPLAY, "plan", "replay", "Reject"),
+    ],
+)
+def test_a_question_that_was_about_another_preview_is_not_asked_again(
+    dag_id: str,
+    conf: dict[str, Any],
+    shows: str,
+    acts: str,
+    answer: str,
+    deployed: LakeStore,
+    run: Run,
+    asked: list[Any],
+    meanwhile: list[Callable[[], None]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Airflow keeps the first question of a task for ever: an answer would be to that one."""
+    run("rmq_reset_offset", RESET | {"approve": False, "reason": "first"})
+
+    def changed() -> None:
+        if answer:
+            monkeypatch.setattr(f"{__name__}.ANSWER", answer)
+            asked.extend(answer_all())
+        send_late(deployed)
+        rmq_store.open_store(deployed.root.location).reset("payments", "PaymentFlow", "max", reason="other")
+        clear(dag_id, shows, "skip_if_dry_run", "approve", acts)
+
+    meanwhile.append(changed)
+    result = run(dag_id, conf)
+    assert (result["state"], result["approve"], result[acts]) == ("failed", "failed", "upstream_failed")
+    assert (len(asked), actions(deployed), windows(deployed)) == (1 if answer else 0, ["reset"] * 2, 0)
+    assert "the question of this task shows another preview" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("dag_id", "conf", "shows", "acts"),
+    [("rmq_undo", UNDO, "preview", "undo"), ("rmq_replay", REPLAY, "plan", "replay")],
+)
+def test_a_question_about_the_same_preview_is_asked_again(
+    dag_id: str,
+    conf: dict[str, Any],
+    shows: str,
+    acts: str,
+    deployed: LakeStore,
+    run: Run,
+    asked: list[Any],
+    meanwhile: list[Callable[[], None]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run("rmq_reset_offset", RESET | {"approve": False, "reason": "first"})
+
+    def cleared() -> None:
+        clear(dag_id, shows, "skip_if_dry_run", "approve", acts)
+
+    def rejected() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(f"{__name__}.ANSWER", "Reject")
+            asked.extend(answer_all())
+        cleared()
+
+    meanwhile += [cleared, rejected]
+    result = run(dag_id, conf)
+    (first, second) = asked
+    assert (first, result["state"]) == (second, "success")
+    assert [answer["status"] for answer in result[acts]] == ["committed"]
 
 
 def test_an_undo_of_another_action_than_the_approved_one_is_refused(

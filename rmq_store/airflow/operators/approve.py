@@ -11,6 +11,7 @@ from airflow.sdk.definitions.param import ParamsDict
 from rmq_store.airflow import task
 from rmq_store.airflow.preview import Preview
 from rmq_store.airflow.task import translated
+from rmq_store.errors import WrongUse
 from rmq_store.utils.times import format_time
 
 if TYPE_CHECKING:
@@ -21,9 +22,12 @@ class RmqApprovalOperator(ApprovalOperator):
     """
     Wait until a person approves what a dry run has shown. A rejection skips the next tasks, and the run is green.
 
-    The question is among Airflow's required actions, with the preview in words, the group and the shards; it takes no slot
-    while it waits. It does not ask where there is nothing to do, or where the request was committed before. The note of the run
-    says who answered, and when.
+    The question is among Airflow's required actions, with the preview in words, the group, the shards and a digest of the
+    preview; it takes no slot while it waits. It does not ask where there is nothing to do, or where the request was committed
+    before. The note of the run says who answered, and when.
+
+    Airflow keeps the first question of a task for ever: where it was cleared with the task that shows, and that shows
+    something else now, the task fails and asks nothing.
 
     Its XCom ``preview`` is what it lets pass: what it asked about, once that is approved, or what was shown where it did not
     ask. The tasks after it that name the same ``preview`` do this, and fail without it. The task that showed it takes it back
@@ -56,9 +60,36 @@ class RmqApprovalOperator(ApprovalOperator):
         shards = ", ".join(preview.facts["shards"])
         self.subject = f"{context['dag'].dag_id}: {group} in {shards}"
         self.body = preview.facts["text"]
-        self.params = ParamsDict({"group": _shown("Group", group), "shards": _shown("Shards", shards)})
+        fields = {"group": ("Group", group), "shards": ("Shards", shards), "preview": ("Preview", preview.digest)}
+        self.params = ParamsDict({name: _shown(title, value) for name, (title, value) in fields.items()})
+        with translated():
+            self._check_question(context)
         context["ti"].xcom_push(_ASKED, preview.facts)
         return super().execute(context)
+
+    def _check_question(self, context: Context) -> None:
+        """Raise WrongUse unless the question that Airflow has for this task is the one to ask.
+
+        There is one question for each task of a run. An earlier try has made it, and what the task asks now does not change
+        it: a person would read the old text, and approve the new preview.
+        """
+        from airflow.sdk.execution_time import task_runner
+        from airflow.sdk.execution_time.comms import CreateHITLDetailPayload, HITLDetailRequestResult
+
+        question = {
+            "subject": self.subject,
+            "body": self.body,
+            "params": self.serialized_params,
+            "options": self.options,
+        }
+        other = {"defaults": self.defaults, "multiple": self.multiple, "assigned_users": self.assigned_users or []}
+        request = CreateHITLDetailPayload.model_validate({"ti_id": context["ti"].id} | question | other)
+        kept = task_runner.SUPERVISOR_COMMS.send(request)
+        is_the_same = isinstance(kept, HITLDetailRequestResult) and all(
+            getattr(kept, name) == getattr(request, name) for name in question
+        )
+        if not is_the_same:
+            raise WrongUse(_ANOTHER_QUESTION)
 
     def _reason_not_to_ask(self, context: Context, preview: Preview) -> str:
         """Why the preview needs no approval; empty: it needs one."""
@@ -93,6 +124,10 @@ class RmqApprovalOperator(ApprovalOperator):
 
 _ASKED = "asked"
 """The XCom with the preview that the question is about. It survives the wait; another try begins without it."""
+_ANOTHER_QUESTION = (
+    "the question of this task shows another preview: Airflow keeps the first question of a task for ever, and cannot show "
+    "what the run would do now. Trigger a new run. Nothing was done"
+)
 _REJECTED_BEFORE = (
     "not asked again: an earlier try was rejected, its next tasks were skipped and nothing was done. To be asked again, clear "
     "this task with its downstream tasks"
