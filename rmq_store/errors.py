@@ -14,6 +14,7 @@
     │   ├── DerivedTableDamaged a derived table does not match the commit log: rmq dispatch --rebuild
     │   ├── OffsetOutOfRange    retention removed the messages at the offset
     │   ├── ListenerError       the listener cannot be imported, or its answer is invalid
+    │   │   └── ListenerNotStarted  what starts its process has ended: run the request again
     │   └── EvidenceMismatch    counts or hash sums of a window do not add up
     ├── StoreUnusable       fix the root: missing, not writable, wrong credentials, newer format   (exit 1)
     │   ├── OtherFormat         upgrade the store, or use another version: its tables have another format
@@ -139,6 +140,11 @@ class OffsetOutOfRange(BadData):
 
 class ListenerError(BadData):
     """The listener cannot be imported, or its answer is invalid."""
+
+
+class ListenerNotStarted(ListenerError):
+    """The process that starts those of listeners has ended, also another one in its place: it was killed, or the machine has no
+    memory or no process left. The listener was not called."""
 
 
 class EvidenceMismatch(BadData):

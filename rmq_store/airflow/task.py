@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from rmq_store.admin.dag_params import Run
 from rmq_store.airflow.deployment import SettingsUnusable
-from rmq_store.errors import ClockSkew, HeldByAnother, RmqError, StaleAttempt, StoreUnusable
+from rmq_store.errors import ClockSkew, HeldByAnother, ListenerNotStarted, RmqError, StaleAttempt, StoreUnusable
 from rmq_store.settings.private_files import apply_umask
 from rmq_store.utils.redaction import cleaned, cleaned_value, secret_values
 
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 Answer = dict[str, Any]
 
-WORTH_A_RETRY = (StoreUnusable, SettingsUnusable, ClockSkew, HeldByAnother, StaleAttempt)
+WORTH_A_RETRY = (StoreUnusable, SettingsUnusable, ClockSkew, HeldByAnother, StaleAttempt, ListenerNotStarted)
 """The errors that waiting can fix."""
 
 

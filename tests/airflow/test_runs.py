@@ -862,7 +862,7 @@ def test_an_import_root_is_a_whole_prefix(dags: dict[str, Any], source: str, is_
 @pytest.mark.parametrize(
     ("error", "is_retried"),
     [("HeldByAnother", True), ("StaleAttempt", True), ("StoreUnusable", True), ("WrongUse", False), ("BadData", False),
-     ("CommitOutcomeUnknown", False)],
+     ("CommitOutcomeUnknown", False), ("ListenerNotStarted", True), ("ListenerError", False)],
 )  # fmt: skip
 def test_only_errors_that_waiting_can_fix_are_retried(dags: dict[str, Any], error: str, is_retried: bool) -> None:
     from airflow.sdk.exceptions import AirflowException, AirflowFailException

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,8 @@ import psutil
 import pytest
 
 import rmq_store
-from rmq_store.lake.listener import pool
+from rmq_store.errors import ListenerNotStarted
+from rmq_store.lake.listener import pool, processes
 from tests.contract import deadly_listeners
 
 MESSAGES, POISON_AT = 8, 5
@@ -210,6 +214,51 @@ def test_a_listener_that_dies_or_fails_when_it_is_loaded_is_an_error_in_words(st
     )  # fmt: skip
     with pytest.raises(rmq_store.ListenerError, match="cannot be loaded: its process ended with exit code 7"):
         store.consume(group)
+
+
+def kill_starters(patch: pytest.MonkeyPatch, most: int, when: str) -> list[int]:
+    """Kill the first ``most`` processes that start those of listeners: before they read that they are to start one, or behind
+    it. The answer has those that were asked."""
+    spawn, send_fds, asked = processes._Server.spawn, socket.send_fds, list[int]()
+
+    def spawned(server: processes._Server, channel: int, board: int) -> tuple[int, int]:
+        process = server._process
+        asked.append(process.pid)
+        is_killed = len(set(asked)) <= most
+
+        def sent(*request: Any) -> int:
+            process.send_signal(signal.SIGSTOP)
+            count = send_fds(*request)
+            process.kill()
+            process.wait()
+            return count
+
+        with pytest.MonkeyPatch.context() as inner:
+            if is_killed and when == "before":
+                inner.setattr(socket, "send_fds", sent)
+            answer = spawn(server, channel, board)
+        if is_killed and when == "behind":
+            process.kill()
+            process.wait()
+        return answer
+
+    patch.setattr(processes._Server, "spawn", spawned)
+    return asked
+
+
+@pytest.mark.parametrize("when", ["before", "behind"])
+def test_a_starter_that_is_killed_is_started_again_once(
+    store: rmq_store.Store, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    for most, reason in ((1, ""), (2, "the process that starts those of listeners has ended twice")):
+        pool.close()
+        with (
+            monkeypatch.context() as patch,
+            pytest.raises(ListenerNotStarted, match=reason) if reason else nullcontext(),
+        ):
+            asked = kill_starters(patch, most, when)
+            assert consumed(store, "at_exit")[0][0] == {"acked": MESSAGES}
+        assert len(set(asked)) == 2
 
 
 def test_a_listener_gets_the_variables_that_it_needs_and_no_secret(

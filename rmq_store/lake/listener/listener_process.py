@@ -10,12 +10,20 @@ from dataclasses import replace
 from rmq_store.consumer.consume_orderly import OrderlyCall
 from rmq_store.consumer.listener import Answer, ListenerKind
 from rmq_store.consumer.listener_death import Death, DeathsInARow
-from rmq_store.errors import ListenerError
+from rmq_store.errors import ListenerError, ListenerNotStarted
 from rmq_store.lake.listener.calls import CallRules, Rows, RowsToConsume
 from rmq_store.lake.listener.concurrent_calls import ConcurrentCalls
 from rmq_store.lake.listener.orderly_calls import OrderlyCalls
 from rmq_store.lake.listener.pool import Start, give_back, take
-from rmq_store.lake.listener.processes import Limits, ListenerProcess, current_folder, environment_of, import_path
+from rmq_store.lake.listener.processes import (
+    ENDED_TWICE,
+    STARTS,
+    Limits,
+    ListenerProcess,
+    current_folder,
+    environment_of,
+    import_path,
+)
 from rmq_store.lake.listener.redaction_hook import redaction_hook
 from rmq_store.lake.listener.requests import Prepare, Request
 from rmq_store.message.message import MessageQueue
@@ -83,11 +91,14 @@ class InItsProcess:
             "memory_mib": start.limits.memory_mib,
             "cpu_s": start.limits.cpu_s,
         }
-        process = ListenerProcess()
-        answer = self._loaded(process, {"first": first})
-        if isinstance(answer, Death):
-            raise ListenerError(f"listener {self.name} cannot be loaded: {answer.text}")
-        return process
+        for _ in range(STARTS):
+            process = ListenerProcess()
+            answer = self._loaded(process, {"first": first})
+            if not isinstance(answer, Death):
+                return process
+            if not process.is_starter_dead:
+                raise ListenerError(f"listener {self.name} cannot be loaded: {answer.text}")
+        raise ListenerNotStarted(ENDED_TWICE)
 
     def _loaded(self, process: ListenerProcess, more: Request) -> Request | Death:
         number = process.send({"do": "load", "listener": self.name} | more)
@@ -121,7 +132,7 @@ class InItsProcess:
     def answered(self, prepare: Prepare) -> tuple[Request | Death, ListenerProcess]:
         """The answer to a request, or why there is none, and the process that had it. A process that ends before it begins
         with the request is started again."""
-        death = None
+        kind, text = ListenerError, ""
         for _ in range(_STARTS):
             process = self._process or self._started()
             request, fds = prepare(process)
@@ -132,10 +143,11 @@ class InItsProcess:
                 if "error" in answer:
                     raise ListenerError(self._text(answer["error"]))
                 return answer, process
-            self._process, death = None, answer
+            self._process = None
+            kind, text = ListenerNotStarted if process.is_starter_dead else ListenerError, answer.text
             if process.board.request != begun:  # nothing else than a request changes it
                 return answer, process
-        raise ListenerError(f"the process of listener {self.name} ends before it is called: {death and death.text}")
+        raise kind(f"the process of listener {self.name} ends before it is called: {text}")
 
     # --- calls ---
 

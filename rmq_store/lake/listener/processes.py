@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rmq_store.consumer.listener_death import Death, DeathKind
-from rmq_store.errors import ListenerError
+from rmq_store.errors import ListenerError, ListenerNotStarted
 from rmq_store.lake.listener.shared_memory import BOARD_BYTES, Board, SharedRows, memory_file
 from rmq_store.lake.listener.worker import MOST_REQUEST
 from rmq_store.utils.host import monotonic_ms
@@ -26,6 +26,13 @@ LOOK_EVERY_MS: Final = 200
 
 _CLOSING_MS: Final = 2_000
 """So long after the end of the pipe the end of the process is awaited."""
+
+STARTS: Final = 2
+"""So often the process that starts the others is started where it ends before a listener is loaded."""
+ENDED_TWICE: Final = (
+    "the process that starts those of listeners has ended twice: it was killed, or see its messages on standard error. The "
+    "listener was not called: run the request again"
+)
 
 _MAIN = (
     "import sys; sys.path[:] = sys.argv[2:]; from rmq_store.lake.listener.server import main; main(int(sys.argv[1]))"
@@ -91,7 +98,7 @@ class _Server:
             )
 
     def spawn(self, channel: int, board: int) -> tuple[int, int]:
-        """A new process: its id, and the pipe that will tell its status. Raises OSError, ListenerError."""
+        """A new process: its id, and the pipe that will tell its status. Raises ConnectionError when the server has ended."""
         status, other_end = os.pipe()
         try:
             socket.send_fds(self._control, [b"spawn"], [channel, board, other_end])
@@ -100,7 +107,7 @@ class _Server:
         answer = os.read(status, 4)
         if len(answer) < 4:
             os.close(status)
-            raise ListenerError("the process for a listener cannot be started: see the messages on standard error")
+            raise ConnectionResetError("it has ended before it answered")
         return int.from_bytes(answer, "little", signed=True), status
 
     def send(self, words: str) -> None:
@@ -149,6 +156,28 @@ def _forget_server() -> None:
         _server = None
 
 
+def _spawned(channel: int, board: int) -> tuple[_Server, int, int]:
+    """A new process, and the server that has started it. A server that has ended is started again, once. Raises
+    ListenerNotStarted, OSError."""
+    for _ in range(STARTS):
+        server = _started_server()
+        try:
+            return server, *server.spawn(channel, board)
+        except ConnectionError:
+            _close_ended(server)
+    raise ListenerNotStarted(ENDED_TWICE)
+
+
+def _close_ended(server: _Server) -> None:
+    """The next process is for another server."""
+    global _server
+    with _lock:
+        if _server is not server:
+            return  # another thread has closed it
+        _server = None
+    server.close()
+
+
 def close_server() -> None:
     """End the processes of all listeners of this process."""
     global _server
@@ -173,13 +202,7 @@ class ListenerProcess:
             self.board = Board(board)
             self._channel, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with other:
-                self._server = _started_server()
-                try:
-                    self._pid, self._status = self._server.spawn(other.fileno(), board)
-                except OSError:  # it was killed: another one is started once
-                    _forget_server()
-                    self._server = _started_server()
-                    self._pid, self._status = self._server.spawn(other.fileno(), board)
+                self._server, self._pid, self._status = _spawned(other.fileno(), board)
         finally:
             os.close(board)
         self._requests = 0
@@ -191,6 +214,8 @@ class ListenerProcess:
         """The generation of ``rows`` that it has."""
         self.shared: set[int] = set()
         """The numbers of the rows in order that it has."""
+        self.is_starter_dead = False
+        """Whether it has ended with the process that started it."""
 
     def send(self, request: Mapping[str, Any], fds: Sequence[int] = ()) -> int:
         """Send a request; returns its number. A process that has died is noticed by ``answer``."""
@@ -265,7 +290,8 @@ class ListenerProcess:
         self._channel.close()
         status = os.read(self._status, 4)
         self._close()
-        return int.from_bytes(status, "little", signed=True) if len(status) == 4 else None
+        self.is_starter_dead = len(status) < 4
+        return None if self.is_starter_dead else int.from_bytes(status, "little", signed=True)
 
     def _close(self) -> None:
         """It has ended, or ends: nothing is asked any more."""
