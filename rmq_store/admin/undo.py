@@ -16,6 +16,7 @@ from rmq_store.commit.ctl import Action, Actor, Ctl, Moved, Proposal, canonical_
 from rmq_store.commit.positions import ABSENT, Positions, grp_id, off_id
 from rmq_store.errors import WrongUse
 from rmq_store.message.message import MessageQueue
+from rmq_store.utils.redaction import name_in_sentence, reason_in_sentence
 from rmq_store.utils.suggestions import listed
 from rmq_store.utils.times import format_time
 from rmq_store.window.shard_view import ShardView
@@ -201,6 +202,8 @@ def nothing_to_undo(group: str) -> str:
 
 
 def undone_sentence(undone: Ctl) -> str:
-    """An action in words: what it was, its request, who did it, when and why."""
+    """An action in words: what it was, its request, who did it, when and why. It is one line, and not long, whatever a user
+    wrote."""
+    request_id, name = name_in_sentence(undone.request_id), name_in_sentence(undone.actor.name)
     at = format_time(undone.store_timestamp)
-    return f"{undone.action} {undone.request_id} of {undone.actor.name} at {at} ({undone.reason})"
+    return f"{undone.action} {request_id} of {name} at {at} ({reason_in_sentence(undone.reason)})"

@@ -16,7 +16,7 @@ from airflow.plugins_manager import AirflowPlugin
 from rmq_store.settings.environment import Environment
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from airflow.models.dagrun import DagRun
     from sqlalchemy.orm import Session
@@ -24,14 +24,43 @@ if TYPE_CHECKING:
 MARK = "RocketMQ "
 LONGEST = 1000
 """The most characters of a note."""
+_LEAST = 60
+"""A sentence is not cut below this length: if there are very many, the last ones are left out."""
+_BETWEEN = "\n\n"
 
 
 def new_note(note: str | None, sentences: Mapping[str, str]) -> str:
-    """The note that a run has, which a person may have written, with the sentences of its tasks, each a paragraph. Those of an
-    earlier try are replaced."""
-    kept = [part for part in (note or "").split("\n\n") if part and not part.startswith(MARK)]
-    text = "\n\n".join(kept + [f"{MARK}{task}: {sentence}" for task, sentence in sentences.items()])
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+    """The note that a run has, which a person may have written, with the sentences of its tasks, each a paragraph of Markdown
+    that shows it as it is. Those of an earlier try are replaced.
+
+    Where they are longer than a note, the longest sentences are cut, so that each task has its own; what a person wrote is cut
+    to what is left, but not below half of a note.
+    """
+    from rmq_store.utils.redaction import plain_markdown, shortened
+
+    kept = "\n\n".join(part for part in (note or "").split("\n\n") if part and not part.startswith(MARK))
+    paragraphs = [plain_markdown(f"{MARK}{task}: {sentence}") for task, sentence in sentences.items()]
+    room = LONGEST - min(len(kept), LONGEST // 2) - len(_BETWEEN) * len(paragraphs)
+    most = _longest_of_each([len(sentence) for sentence in paragraphs], room)
+    text = _BETWEEN.join(_cut(sentence, most) for sentence in paragraphs)
+    if kept:
+        kept = shortened(kept, max(LONGEST - len(_BETWEEN + text), LONGEST // 2) if text else LONGEST)
+    return shortened(_BETWEEN.join(part for part in (kept, text) if part), LONGEST)
+
+
+def _longest_of_each(lengths: Sequence[int], room: int) -> int:
+    """How long each of several texts may be so that all are in ``room``: the short ones leave their room to the others."""
+    for number, length in enumerate(sorted(lengths)):
+        share = room // (len(lengths) - number)
+        if length > share:
+            return max(share, _LEAST)
+        room -= length
+    return LONGEST
+
+
+def _cut(text: str, most: int) -> str:
+    """The Markdown text in at most ``most`` characters. It does not end in half an escape."""
+    return text if len(text) <= most else text[: most - 1].rstrip("\\") + "…"
 
 
 def write_note(dag_run: DagRun) -> None:

@@ -15,7 +15,7 @@ from rmq_store.admin.dag_params import Run
 from rmq_store.airflow.deployment import SettingsUnusable
 from rmq_store.errors import ClockSkew, HeldByAnother, ListenerNotStarted, RmqError, StaleAttempt, StoreUnusable
 from rmq_store.settings.private_files import apply_umask
-from rmq_store.utils.redaction import cleaned, cleaned_value, secret_values
+from rmq_store.utils.redaction import cleaned, cleaned_value, one_line, secret_values
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -93,8 +93,8 @@ def nothing_to_do(context: Context, reason: str) -> None:
 
 
 def note(context: Context, sentence: str, hook: RmqHook | None = None) -> None:
-    """Log what the task did, and have it in the note of the run, without secrets."""
-    sentence = cleaned(sentence, _secrets(hook))
+    """Log what the task did, and have it in the note of the run: in one line, without secrets."""
+    sentence = one_line(cleaned(sentence, _secrets(hook)))
     log.info("%s", sentence)
     context["ti"].xcom_push(NOTE, sentence)
 

@@ -42,6 +42,7 @@ from rmq_store.commit.positions import (
 from rmq_store.errors import ClockSkew, EvidenceMismatch, RmqError, StaleAttempt
 from rmq_store.message.message import MessageQueue
 from rmq_store.utils.host import day_of
+from rmq_store.utils.redaction import reason_in_sentence
 
 MAX_SKEW_MS = 60_000
 MAX_RUN_AGE_MS = 24 * 3600 * 1000
@@ -217,7 +218,8 @@ def overtaken(error: StaleAttempt, proposal: Proposal, positions: Positions, com
     moved = _moved(proposal, positions)
     newest = {app_id: ctl for ctl in commits for app_id in _positions_of(ctl) & moved}
     who = {
-        f"{ctl.action} {ctl.request_id} of {ctl.actor.name} ({ctl.actor.source})" + (ctl.reason and f": {ctl.reason}")
+        f"{ctl.action} {ctl.request_id} of {ctl.actor.name} ({ctl.actor.source})"
+        + (ctl.reason and f": {reason_in_sentence(ctl.reason)}")
         for ctl in newest.values()
     }
     return StaleAttempt(f"{error}. Moved by {'; '.join(sorted(who))}") if who else error

@@ -14,6 +14,8 @@ TEXT_BYTES: Final = 4096
 ANY_BYTES: Final = 1 << 40
 """For what a user asked to see, which is not cut."""
 NAME_BYTES: Final = 256
+PART: Final = 120
+"""So many characters of a user's text are in a sentence about more than that."""
 HIDDEN: Final = "***"
 
 _SECRET_NAME: Final = re.compile(r"KEY|SECRET|TOKEN|PASSW|PASSPHRASE|CREDENTIAL|AIRFLOW_CONN_", re.IGNORECASE)
@@ -30,6 +32,14 @@ _CONTROL: Final = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f]"
 )
 """Control characters, and those that change the direction of a text or are not seen."""
+
+
+_MARKDOWN: Final = re.compile(
+    r"[\\`*\[<&~]"
+    r"|(?<![^\W_])(?<!_)_++|_++(?![^\W_])"  # in a name as a_b it has none
+    r"|^[-+=#>]|^[0-9]++[.)]"  # a list, a heading, a quotation
+)
+"""What has a meaning in a line of Markdown."""
 
 
 def secret_values(env: Mapping[str, str]) -> tuple[str, ...]:
@@ -68,6 +78,35 @@ def cleaned(text: str, secrets: Sequence[str] = (), most_bytes: int = TEXT_BYTES
 def one_line(text: str) -> str:
     """The text with line ends, tabs and all else that cannot be printed as Python escapes them."""
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def shortened(text: str, most: int) -> str:
+    """The text in at most ``most`` characters: the end of a longer one is an ellipsis."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def name_in_sentence(name: str) -> str:
+    """A user's name or an id as a part of a sentence: in one line, and no longer than leaves room for the rest."""
+    return shortened(one_line(name), PART)
+
+
+def reason_in_sentence(reason: str) -> str:
+    """What a user gave as a reason, as ``name_in_sentence``. It is cut between two words: the beginning of a secret would not
+    be known as one."""
+    line = one_line(reason)
+    if len(line) <= PART:
+        return line
+    return f"{line[:PART].rpartition(' ')[0]}…"
+
+
+def plain_markdown(text: str) -> str:
+    """The text in one line of Markdown that shows it as it is: no image, heading, HTML or the like. Only what begins with
+    ``http://`` or ``www.`` may be shown as a link, to this address."""
+    return _MARKDOWN.sub(_markdown_escape, one_line(text).lstrip())
+
+
+def _markdown_escape(match: re.Match[str]) -> str:
+    return "".join(char if char.isdecimal() else f"\\{char}" for char in match[0])
 
 
 def cleaned_value(value: Any, secrets: Sequence[str], most_bytes: int = ANY_BYTES) -> Any:

@@ -191,6 +191,16 @@ def dag_of(text: str, folder: Path) -> Any:
     return dag
 
 
+def run_note(dag_run: Any) -> str | None:
+    """The note of a run, as Airflow's UI shows it."""
+    from airflow.models.dagrun import DagRunNote
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    with create_session() as session:
+        return session.scalar(select(DagRunNote.content).where(DagRunNote.dag_run_id == dag_run.id))
+
+
 def in_a_new_process(code: str, *arguments: str, env: dict[str, str]) -> Any:
     """The JSON that ``code`` prints last."""
     process = subprocess.run(

@@ -42,6 +42,7 @@ from tests.airflow.conftest import (
     PLAN,
     WARNINGS_OF_AIRFLOW,
     in_a_new_process,
+    run_note,
     wait_until_due,
 )
 
@@ -137,15 +138,6 @@ def test_a_window_is_consumed_once_and_a_rerun_says_already_committed(deployed: 
         name: answer[name] for name in ("messages", "outcomes", "offsets")
     }
     assert value(deployed, "SELECT count(*) FROM windows") == 1
-
-
-def run_note(dag_run: Any) -> str | None:
-    """The note of a run, as Airflow's UI shows it."""
-    from airflow.models.dagrun import DagRunNote
-    from airflow.utils.session import create_session
-
-    with create_session() as session:
-        return session.scalar(select(DagRunNote.content).where(DagRunNote.dag_run_id == dag_run.id))
 
 
 def set_note(dag_run: Any, text: str) -> None:

@@ -170,12 +170,12 @@ def test_the_run_that_is_dropped_says_who_moved_what_and_why() -> None:
     moved = (Moved("g", Q, 5, 2, 1),)
     since = [
         a_ctl("r1", Action.RESET, request_id="old", reason="first try", moved=moved),
-        replace(a_ctl("r2", Action.RESET, request_id="r-2", reason="wrong price", moved=moved), actor=BEN),
+        replace(a_ctl("r2", Action.RESET, request_id="r-2", reason="wrong\nprice", moved=moved), actor=BEN),
         a_ctl("k", Action.CLAIM, request_id="w-2", parameters=canonical_json({"claims": {OWN: 2}})),
         a_ctl("x", Action.RESET, group="other", request_id="not me", moved=(Moved("other", Q, 5, 2, 1),)),
     ]
     error = overtaken(StaleAttempt("overtaken: facts"), proposal, positions, since)
-    assert str(error) == ("overtaken: facts. Moved by claim w-2 of ana (cli); reset r-2 of ben (cli): wrong price")
+    assert str(error) == ("overtaken: facts. Moved by claim w-2 of ana (cli); reset r-2 of ben (cli): wrong\\nprice")
     assert error.exit_code == 3
 
 

@@ -11,7 +11,18 @@ from urllib.parse import quote
 import pytest
 
 from rmq_store.utils import redaction
-from rmq_store.utils.redaction import NAME_BYTES, TEXT_BYTES, cleaned, cleaned_value, escaped_json, secret_values
+from rmq_store.utils.redaction import (
+    NAME_BYTES,
+    PART,
+    TEXT_BYTES,
+    cleaned,
+    cleaned_value,
+    escaped_json,
+    name_in_sentence,
+    plain_markdown,
+    reason_in_sentence,
+    secret_values,
+)
 
 ENV = {
     "AWS_SECRET_ACCESS_KEY": "wJalrXUtn/FEMI+K7",
@@ -150,3 +161,40 @@ def test_a_secret_at_the_cut_leaves_no_part_of_it() -> None:
     secrets = secret_values({"A_KEY": "abcdefgh"})
     assert "abc" not in cleaned("." * (TEXT_BYTES - 5) + "abcdefgh", secrets)
     assert "abc" not in cleaned("." * (TEXT_BYTES - 12) + "://u:abcdefgh@h")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "![x](http://127.0.0.1:1/x) ~~gone~~ {{ 7*7 }} <b>bold</b> [c](javascript:alert(1))",
+        "<img src=http://a/b> <http://a/b> &lt;b&gt; &amp; a < b && c",
+        "**b** *i* __b__ _i_ ___x___ a_b _c a_ _ snake_case__name 2*3*4",
+        "`code` ``x` \\`y\\` \\\\ \\[z](u)",
+        "# Head", "> said", "- one", "+ one", "* one", "1. one", "12) one", "---", "===", "~~~", "```", "| a | b |", "[a]: http://b",
+        "$x$ :smile: 0 -> 200, 12.5 (3 bytes)!", "é_à_ ü*ü*", "",
+    ],
+)  # fmt: skip
+def test_a_text_as_markdown_is_shown_as_it_is(text: str) -> None:
+    from markdown_it import MarkdownIt
+
+    tokens = MarkdownIt("commonmark").enable(["strikethrough", "table"]).parse(plain_markdown(text))
+    assert [token.type for token in tokens] == (["paragraph_open", "inline", "paragraph_close"] if text else [])
+    inline = [part for token in tokens for part in token.children or ()]
+    assert {part.type for part in inline} <= {"text", "text_special"}
+    assert "".join(part.content for part in inline) == text
+
+
+def test_a_text_as_markdown_is_one_line_and_a_plain_one_has_no_escapes() -> None:
+    assert plain_markdown("a\n\nRocketMQ b: c\t# d") == "a\\\\n\\\\nRocketMQ b: c\\\\t# d"
+    plain = (
+        "RocketMQ move 0: gb in a: 900 messages (12 bytes); offsets 0 -> 225 in rmq_undo/manual__2026-11-26T00:00+00:00"
+    )
+    assert plain_markdown(plain) == plain
+
+
+def test_a_users_text_is_one_line_of_limited_length_in_a_sentence() -> None:
+    assert reason_in_sentence("bad deploy") == name_in_sentence("bad deploy") == "bad deploy"
+    assert reason_in_sentence("a\n\nb") == name_in_sentence("a\n\nb") == "a\\n\\nb"
+    assert reason_in_sentence("word " * 1000) == "word " * (PART // 5 - 1) + "word…"
+    assert reason_in_sentence("one two" + "K" * 3000) == "one…", "the beginning of a secret is not known as one"
+    assert name_in_sentence("K" * 3000) == "K" * (PART - 1) + "…"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
 
-from rmq_store.admin.undo import UndoRequest, chosen_actions, last_action, refuse_other_undo
+from rmq_store.admin.undo import UndoRequest, chosen_actions, last_action, refuse_other_undo, undone_sentence
 from rmq_store.commit.ctl import Action, Actor, Ctl, Moved
 from rmq_store.commit.positions import ABSENT, Positions, grp_id, max_id, min_id, off_id
 from rmq_store.errors import WrongUse
@@ -163,6 +164,16 @@ def test_an_undo_needs_a_reason() -> None:
 
 def acted(made: dict[str, Ctl], shard: str, ctl: Ctl) -> bool:
     return made.get(shard) == ctl
+
+
+def test_an_action_in_words_is_one_short_line_whatever_a_user_wrote() -> None:
+    long = replace(
+        action(), request_id="2026-01-01-" + "r" * 300, actor=Actor("a\n\nb" * 90, "test"), reason="w\n\nv " * 20_000
+    )
+    sentence = undone_sentence(long)
+    assert (len(sentence) < 450, sentence.isprintable()) == (True, True)
+    assert sentence.startswith("reset 2026-01-01-rrr")
+    assert sentence.endswith(r" w\n\nv…)")
 
 
 def test_the_last_action_of_all_shards_is_undone_where_it_was_made() -> None:

@@ -12,6 +12,7 @@ from rmq_store.airflow import task
 from rmq_store.airflow.preview import Preview
 from rmq_store.airflow.task import translated
 from rmq_store.errors import WrongUse
+from rmq_store.utils.redaction import name_in_sentence, plain_markdown, shortened
 from rmq_store.utils.times import format_time
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class RmqApprovalOperator(ApprovalOperator):
         group = preview.facts["group"]
         shards = ", ".join(preview.facts["shards"])
         self.subject = f"{context['dag'].dag_id}: {group} in {shards}"
-        self.body = preview.facts["text"]
+        self.body = plain_markdown(shortened(preview.facts["text"], LONGEST_TEXT))
         fields = {"group": ("Group", group), "shards": ("Shards", shards), "preview": ("Preview", preview.digest)}
         self.params = ParamsDict({name: _shown(title, value) for name, (title, value) in fields.items()})
         with translated():
@@ -117,11 +118,13 @@ class RmqApprovalOperator(ApprovalOperator):
             if is_approved:
                 Preview(context["ti"].xcom_pull(task_ids=self.task_id, key=_ASKED)).let_pass(context)
             verb = "approved" if is_approved else "rejected"
-            who = f"by {user['name']}" if user else "by default, since no answer came in time,"
+            who = f"by {name_in_sentence(user['name'])}" if user else "by default, since no answer came in time,"
             task.note(context, f"{verb} {who} at {format_time(at_ms)}")
         return super().execute_complete(context, event)
 
 
+LONGEST_TEXT = 4000
+"""The most characters of the preview in a question."""
 _ASKED = "asked"
 """The XCom with the preview that the question is about. It survives the wait; another try begins without it."""
 _ANOTHER_QUESTION = (

@@ -25,7 +25,7 @@ from rmq_store.commit.request import Status, overall
 from rmq_store.errors import RmqError, WrongUse
 from rmq_store.utils.host import Host
 from rmq_store.utils.progress import by_tenths
-from rmq_store.utils.redaction import cleaned_value
+from rmq_store.utils.redaction import cleaned_value, one_line
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -252,7 +252,7 @@ class RmqOperator(BaseOperator):
         self.log_queues(rows, columns)
         shown = [{name: row[name] for name in columns} for row in rows[:MANY_ROWS]]
         shards = list(dict.fromkeys([*(row["shard"] for row in rows), *answer.get("shards", ())]))
-        facts = answer | {"text": text, "queues": shown, "shards": shards}
+        facts = answer | {"text": one_line(text), "queues": shown, "shards": shards}
         context["ti"].xcom_push(PREVIEW, cleaned_value(facts, self.hook.secrets))
         self.note(context, text)
 

@@ -34,6 +34,7 @@ from rmq_store.lake.table.store import LakeStore
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import SCHEDULE_TOPIC, TIMER_TOPIC
 from rmq_store.utils.host import Host
+from rmq_store.utils.redaction import reason_in_sentence
 from rmq_store.utils.times import format_time
 
 
@@ -146,7 +147,8 @@ def _earlier(store: LakeStore, shard: Shard, broker_name: str, request_id: str) 
         ctl = list(of_broker.values())[-1]
         raise WrongUse(
             f"broker {broker_name} was cut over by request {ctl.request_id} of {ctl.actor.name} "
-            f"({ctl.actor.source}) at {format_time(ctl.store_timestamp)}: {ctl.reason}. There is nothing left to do."
+            f"({ctl.actor.source}) at {format_time(ctl.store_timestamp)}: {reason_in_sentence(ctl.reason)}. There is nothing "
+            "left to do."
         )
     levels = tuple(LevelProgress(**level) for level in ctl.parameter("levels") or ())
     adoption = _Adoption(ctl.moved, levels)
