@@ -21,7 +21,8 @@ beside the live one. An interval is replayed once: a cleared run, or one that a 
 the interval. Its retries wait under the replay group, for `rmq_replay` with that group.
 
 **Retries.** With `consume_retries = true` in the group's settings, `rmq_deliver_delayed` starts a run whenever it has delivered
-retries of the group. Such a run reads only these; messages that are new wait for the schedule.
+retries of the group. Such a run reads only these; messages that are new wait for the schedule. While a backfill of this DAG
+is active, no such run starts, and the scheduled ones read the retries.
 
 **When not to use it.** To replay a span that is not made of intervals: use `rmq_replay`. To move the group's own offsets:
 `rmq_reset_offset`.

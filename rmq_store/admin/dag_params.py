@@ -389,8 +389,14 @@ def _texts(params: Mapping[str, Any], name: str) -> tuple[str, ...] | None:
     return None if given is None or given == "" else items_of(str, name, given)
 
 
-def _time(params: Mapping[str, Any], name: str) -> int | None:
+def _number(params: Mapping[str, Any], name: str) -> Any:
+    """The value; ``3.0`` as 3: to JSON Schema, and so to Airflow's form, it is an integer."""
     given = params.get(name)
+    return int(given) if isinstance(given, float) and given.is_integer() else given
+
+
+def _time(params: Mapping[str, Any], name: str) -> int | None:
+    given = _number(params, name)
     if given is None or given == "":
         return None
     try:
@@ -400,11 +406,9 @@ def _time(params: Mapping[str, Any], name: str) -> int | None:
 
 
 def _count(params: Mapping[str, Any], name: str, least: int = 1) -> int | None:
-    given = params.get(name)
+    given = _number(params, name)
     if given is None or given == "":
         return None
-    if isinstance(given, float) and given.is_integer():  # to JSON Schema, and so to Airflow's form, 3.0 is an integer
-        given = int(given)
     if isinstance(given, bool) or not isinstance(given, int) or given < least:
         raise WrongUse(f"{name} must be a whole number, {least} or more; it is {given!r}")
     return given

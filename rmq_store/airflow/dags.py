@@ -54,7 +54,7 @@ def rmq_dag(
     ``doc``, and the DAG gets the tag ``warning``. ``schedule``: None means that the DAG runs only when triggered.
     ``dag_id``: by default the function's name. There is no catch-up: a window begins at the committed offset, so the
     next run also consumes what a missed one would have. ``one_at_a_time``: runs of a backfill do not count, it has a limit of
-    its own.
+    its own; but while there are any, events of assets start no run.
     """
     return dag(
         dag_id,

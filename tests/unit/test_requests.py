@@ -148,10 +148,22 @@ def test_a_partition_key_that_is_no_time_is_refused() -> None:
 def test_a_window_records_which_rule_gave_its_bound() -> None:
     request = consume_request(RUN, {"until": "2026-03-01T12:00:00Z", "max_messages": 10})
     assert (request.until_ms, request.max_messages) == (NOON_MS, 10)
-    assert consume_request(RUN, {"max_messages": 10.0}).max_messages == 10
     assert request.parameters == {"until_rule": "params"}
     assert request.actor == Actor("ada", "airflow")
     assert consume_request(RUN, {"until": None, "max_messages": None}).until_ms is None
+
+
+def test_a_whole_number_may_have_a_point_as_in_the_form_of_airflow() -> None:
+    request = consume_request(RUN, {"until": float(NOON_MS), "max_messages": 10.0})
+    assert (request.until_ms, type(request.until_ms), request.max_messages) == (NOON_MS, int, 10)
+    for until, says in (
+        (1.5, "invalid time 1.5"),
+        (NOON_MS / 1000, "looks like seconds"),
+        (1e300, "64-bit"),
+        (True, "True"),
+    ):
+        with pytest.raises(WrongUse, match=f"until: .*{says}"):
+            consume_request(RUN, {"until": until})
 
 
 def test_a_window_of_one_of_several_consumers_says_which_and_who_they_are() -> None:
