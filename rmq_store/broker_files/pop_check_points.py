@@ -7,10 +7,11 @@ offset ``so`` on, those in the bit map ``bm`` are acked already; an ack (``ack``
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, Final
 
 from rmq_store.broker_files.broker_json import key_text, number_of, object_of, parse
+from rmq_store.broker_files.pop_retry_topics import is_given_out
 from rmq_store.errors import BadData
 
 REVIVE_TOPIC_PREFIX: Final = "rmq_sys_REVIVE_LOG_"
@@ -19,11 +20,13 @@ UNKNOWN_GROUP: Final = "?"
 """Of a check point that cannot be read."""
 
 _Key = tuple[str, ...]
-"""Of a check point: its group, and what its acks have of it."""
+"""Of a check point: its group and topic, and what else its acks have of it."""
+_UNKNOWN: Final[_Key] = (UNKNOWN_GROUP,)
 
 
-def not_acked(records: Iterable[tuple[str, bytes]]) -> dict[str, int]:
-    """By group the messages that its check points have popped and no ack names. ``records``: tag and body of each."""
+def not_acked(records: Iterable[tuple[str, bytes]], topics: Collection[str] = ()) -> dict[str, int]:
+    """By group the messages that its check points have popped and no ack names. ``records``: tag and body of each; ``topics``:
+    those of the broker, which gives out no message of another one (``is_given_out``)."""
     popped: Counter[_Key] = Counter()
     acked: dict[_Key, set[int]] = defaultdict(set)
     for tag, body in records:
@@ -37,12 +40,11 @@ def not_acked(records: Iterable[tuple[str, bytes]]) -> dict[str, int]:
             else:
                 acked[key].update(_offsets_of(value))
         except BadData:
-            popped[(UNKNOWN_GROUP,)] += (
-                tag == "ck"
-            )  # an ack that cannot be read leaves its message among the waiting ones
+            popped[_UNKNOWN] += tag == "ck"  # an ack that cannot be read leaves its message among the waiting ones
     waiting: Counter[str] = Counter()
     for key, count in popped.items():
-        waiting[key[0]] += max(count - len(acked[key]), 0)
+        if key == _UNKNOWN or is_given_out(key[1], key[0], topics):
+            waiting[key[0]] += max(count - len(acked[key]), 0)
     return {group: count for group, count in sorted(waiting.items()) if count}
 
 

@@ -37,6 +37,21 @@ def pop_retry_topics(
     return {name: group for name, group in owners.items() if name in topics}
 
 
+def is_given_out(topic: str, group: str, topics: Collection[str]) -> bool:
+    """Whether a broker with these ``topics`` gives messages of the topic, or of a pop retry topic, to a group that pops.
+    Without any topics it is not known which it has, and the answer is yes.
+
+    To delete a topic at the broker deletes its pop retry topics, and the messages that were popped from it are not given out
+    again (``PopReviveService#mergeAndRevive``).
+    """
+    return not topics or (topic in topics and _normal_topic(topic, group) in topics)
+
+
+def _normal_topic(topic: str, group: str) -> str:
+    """The topic of which a pop retry topic has the retries, else the topic itself."""
+    return topic[len(retry_topic(group)) + 1 :] if _is_of(topic, group) else topic
+
+
 def _named_group(name: str, topics: Collection[str], groups: Collection[str]) -> str | None:
     """The group of a pop retry topic by its name; None: it is another topic."""
     rest = name.removeprefix(RETRY_GROUP_TOPIC_PREFIX)
@@ -48,5 +63,5 @@ def _named_group(name: str, topics: Collection[str], groups: Collection[str]) ->
 
 
 def _is_of(topic: str, group: str) -> bool:
-    """Whether a group that has an offset of the topic reads it as a pop retry topic of its own."""
+    """Whether a group that pops from the topic reads it as a pop retry topic of its own."""
     return topic.startswith((f"{retry_topic(group)}_", f"{retry_topic(group)}+"))

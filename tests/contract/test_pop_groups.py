@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,14 +47,28 @@ LOGGED = [record(REVIVE, 1, "ck", 2), record(REVIVE, 2, "ack", 2)]
 """One message of two is acked."""
 TIMED = [in_timer(1, "ck", 4)]
 RETRIED = [message(RETRIES, 1)]
+OF_REVIVE = {f"{REVIVE}@CID_RMQ_SYS_REVIVE_GROUP": 0}
+OFFSETS = {"T@g": 8, f"{RETRIES}@g": 1} | OF_REVIVE
 
 
-def imported(rmq: Rmq, messages: list[dict[str, Any]], *, kv_store: bool = False, mode: bool = True) -> Path:
+def imported(
+    rmq: Rmq,
+    messages: list[dict[str, Any]],
+    *,
+    kv_store: bool = False,
+    mode: bool = True,
+    offsets: Mapping[str, int] = OFFSETS,
+    topics: Iterable[str] = (),
+) -> Path:
+    """A broker's store, imported. ``offsets``: by ``topic@group``; ``topics``: of ``topics.json``; none: no such file."""
     shutil.rmtree(rmq.folder / "broker", ignore_errors=True)
     folder = store_of(rmq.folder / "broker", *messages)
     (folder / "config").mkdir()
-    table = {"T@g": {"0": 8}, f"{RETRIES}@g": {"0": 1}, f"{REVIVE}@CID_RMQ_SYS_REVIVE_GROUP": {"0": 0}}
+    table = {key: {"0": offset} for key, offset in offsets.items()}
     (folder / "config" / "consumerOffset.json").write_text(json.dumps({"offsetTable": table}))
+    if topics:
+        of_topics = {name: {"topicName": name} for name in topics}
+        (folder / "config" / "topics.json").write_text(json.dumps({"topicConfigTable": of_topics}))
     if mode:
         modes = {"messageRequestModeMap": {"T": {"g": {"mode": "POP"}}}}
         (folder / "config" / "messageRequestMode.json").write_text(json.dumps(modes))
@@ -107,6 +122,27 @@ def test_a_cut_over_goes_on_where_the_group_has_read_and_acked_everything(rmq: R
     rmq.json("import-store", str(folder), *BROKER)
     done = rmq.json(*CUT_OVER)
     assert (done["status"], done["popped"]["groups"], done["notes"]) == ("committed", [], [])
+
+
+@pytest.mark.parametrize(
+    ("topics", "offsets", "waiting"),
+    [
+        ([REVIVE], OF_REVIVE, []),
+        ([REVIVE, "T"], {"T@g": 8} | OF_REVIVE, [{"group": "g", "retries": 0, "not_acked": 1}]),
+        ([REVIVE, "T", RETRIES], OFFSETS, [{"group": "g", "retries": 1, "not_acked": 3}]),
+        ([], OF_REVIVE, [{"group": "g", "retries": 2, "not_acked": 3}]),
+    ],
+    ids=["topic deleted", "its retry topic deleted", "none deleted", "a copy without topics.json"],
+)
+def test_what_was_deleted_with_its_topic_at_the_broker_does_not_wait(
+    rmq: Rmq, topics: list[str], offsets: dict[str, int], waiting: list[dict[str, Any]]
+) -> None:
+    """Deleting a topic removes its offsets, so that nothing of it looks read, and no consumer gets it there."""
+    of_retry = json.dumps({"c": "g", "t": RETRIES, "q": 0, "so": 0, "pt": 17, "bn": "broker-a", "n": 2, "bm": 0})
+    popped_again = message(REVIVE, 3, of_retry.encode(), TAGS="ck", UNIQ_KEY="ck-retry")
+    imported(rmq, [*READ, *LOGGED, popped_again, *RETRIED], offsets=offsets, topics=topics)
+    assert rmq.json(*CUT_OVER, "--dry-run")["popped"]["groups"] == waiting
+    assert rmq(*CUT_OVER).exit_code == (2 if waiting else 0)
 
 
 def test_a_database_of_popped_messages_may_have_others(rmq: Rmq) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from rmq_store.broker_files.config_files import parse_pop_groups
 from rmq_store.broker_files.pop_check_points import not_acked
-from rmq_store.broker_files.pop_retry_topics import pop_retry_topics
+from rmq_store.broker_files.pop_retry_topics import is_given_out, pop_retry_topics
 
 TOPICS = {"T", "a_T", "%RETRY%g", "%RETRY%g_T", "%RETRY%g+T", "%RETRY%g_a_T", "%RETRY%h_T"}
 
@@ -56,3 +56,29 @@ def test_the_retry_topic_of_a_group_that_is_known_by_this_name_is_its_own() -> N
 )
 def test_what_was_popped_and_not_acked_waits(records: list[tuple[str, bytes]], waiting: dict[str, int]) -> None:
     assert not_acked(records) == waiting
+
+
+@pytest.mark.parametrize(
+    ("topic", "topics", "is_given"),
+    [
+        ("T", {"T"}, True),
+        ("T", {"U"}, False),
+        ("T", (), True),
+        ("%RETRY%g_T", {"T", "%RETRY%g_T"}, True),
+        ("%RETRY%g+T", {"T", "%RETRY%g+T"}, True),
+        ("%RETRY%g_T", {"T"}, False),
+        ("%RETRY%g_T", {"%RETRY%g_T"}, False),
+        ("%RETRY%g+T", {"%RETRY%g+T"}, False),
+        ("%RETRY%h_T", {"%RETRY%h_T"}, True),
+    ],
+)
+def test_a_topic_that_was_deleted_and_its_retries_are_given_to_nobody(
+    topic: str, topics: set[str], is_given: bool
+) -> None:
+    assert is_given_out(topic, "g", topics) is is_given
+
+
+def test_what_was_popped_from_a_topic_that_was_deleted_does_not_wait() -> None:
+    records = [record("ck", n=3), record("ck", n=2, t="U"), record("ck", n=1, t="%RETRY%g_T"), ("ck", b"no JSON")]
+    assert not_acked(records, {"T"}) == {"?": 1, "g": 3}
+    assert not_acked(records) == {"?": 1, "g": 6}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rmq_store.broker_files.pop_check_points import REVIVE_GROUP, REVIVE_TOPIC_PREFIX, not_acked
-from rmq_store.broker_files.pop_retry_topics import pop_retry_topics
+from rmq_store.broker_files.pop_retry_topics import is_given_out, pop_retry_topics
 from rmq_store.commit.ctl import Ctl
 from rmq_store.commit.positions import Positions
 from rmq_store.errors import WrongUse
@@ -90,19 +90,21 @@ def popped_of(cutover: Ctl) -> Popped:
 
 
 def popped_messages(store: LakeStore, shard: str, positions: Positions, names: Sequence[str], newest: Ctl) -> Popped:
-    """As far as the broker's log was imported under these names. ``newest``: the import that recorded its configuration."""
+    """As far as the broker's log was imported under these names. ``newest``: the import that recorded its configuration. What
+    was deleted with its topic at the broker does not count: no consumer gets it there."""
     offsets = {(seen.group, seen.queue): seen.offset for seen in newest.observed}
     queues = [queue for queue in positions.all_queues() if queue.broker_name in names]
     retries: Counter[str] = Counter()
-    owners = pop_topics(newest, queues)
+    owners, topics = pop_topics(newest, queues), newest.parameter("topics") or ()
     for queue in queues:
-        if group := owners.get(queue.topic):
+        group = owners.get(queue.topic)
+        if group and is_given_out(queue.topic, group, topics):
             begin = max(offsets.get((group, queue), 0), positions.min_offset(queue))
             retries[group] += max(positions.max_offset(queue) - begin, 0)
     texts = _unread_records(shard, positions, names, queues, offsets)
     unread = sum(query(store, f"SELECT count(*) AS records FROM ({text})").to_pylist()[0]["records"] for text in texts)
     is_read = unread <= _MOST_RECORDS
-    popped = not_acked(record for text in texts for record in _records(store, text)) if is_read else {}
+    popped = not_acked((record for text in texts for record in _records(store, text)), topics) if is_read else {}
     groups = sorted({group for group, count in retries.items() if count} | popped.keys())
     return Popped(
         tuple(PoppedMessages(group, retries[group], popped.get(group, 0)) for group in groups),
@@ -119,7 +121,7 @@ def _records(store: LakeStore, text: str) -> Iterator[tuple[str, bytes]]:
 
 
 def pop_topics(newest: Ctl, queues: Iterable[MessageQueue]) -> dict[str, str]:
-    """The group of each pop retry topic of the broker."""
+    """The group of each pop retry topic, also of one that the broker has not any more."""
     topics = {queue.topic for queue in queues} | set(newest.parameter("topics") or ())
     readers = [(seen.queue.topic, seen.group) for seen in newest.observed]
     groups = set(newest.parameter("groups") or ()) | {group for _, group in readers}
