@@ -217,14 +217,17 @@ def is_stop(error: BaseException) -> bool:
     )
 
 
+UNREADABLE: Final = "(its text cannot be read)"
+
+
 def text_of(error: BaseException) -> str:
-    """``str(error)``, or a note where that raises."""
+    """``str(error)``, or UNREADABLE where that raises."""
     try:
         return str(error)
     except BaseException as another:
         if is_stop(another):
             raise
-        return "(its text cannot be read)"
+        return UNREADABLE
 
 
 def error_answer(kind: str, message: str, exit_code: int, request_id: str = "") -> dict[str, Any]:

@@ -54,14 +54,14 @@ def _has_ended(job: Future[pa.Table]) -> bool:
 def _tags_of(session: SparkSession) -> tuple[Callable[[str], object], Callable[[str], object]]:
     """What gives a tag to the jobs of a thread, and what cancels the jobs with a tag. In a classic session these are of the
     context: ``SparkSession.interruptTag`` does not find the job of ``toArrow`` (pyspark 4.2.0)."""
-    if _is_classic(session):
+    if is_classic(session):
         return session.sparkContext.addJobTag, session.sparkContext.cancelJobsWithTag
     return session.addTag, session.interruptTag
 
 
 def _with_settings_of_this_thread(session: SparkSession, run: Callable[[], pa.Table]) -> Callable[[], pa.Table]:
     """Such as the pool of the scheduler. Connect has none."""
-    if not _is_classic(session):
+    if not is_classic(session):
         return run
     from pyspark.util import inheritable_thread_target
 
@@ -69,5 +69,6 @@ def _with_settings_of_this_thread(session: SparkSession, run: Callable[[], pa.Ta
     return inheriting
 
 
-def _is_classic(session: SparkSession) -> bool:
+def is_classic(session: SparkSession) -> bool:
+    """Whether it is a session of a JVM of this process; else it is one of a Connect server."""
     return hasattr(session, "sparkContext")

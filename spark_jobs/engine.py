@@ -20,13 +20,13 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from rmq_store.errors import ListenerError, RmqError, StoreUnusable, WrongUse
+from rmq_store.errors import ListenerError, RmqError, StoreUnusable, WrongUse, text_of
 from rmq_store.lake.table.request_counter import note_uncounted
 from rmq_store.lake.window.engine import keep_loaded, spark_missing
 from rmq_store.settings.spark_settings import SHIP, SparkSettings, is_local_master
-from spark_jobs.cancellation import collected
+from spark_jobs.cancellation import collected, is_classic
 from spark_jobs.locked_folder import scratch_folder
-from spark_jobs.session import open_session
+from spark_jobs.session import forget_ended_jvm, open_session
 from spark_jobs.ship import ship
 from spark_jobs.slots import planned_slots
 from spark_jobs.submit import submitted_server
@@ -69,10 +69,11 @@ class SparkEngine:
         """How many tasks run at once, now: executors come and go."""
         if self.planned is not None:
             return self.planned
-        if hasattr(self.session, "sparkContext"):
-            return int(self.session.sparkContext.defaultParallelism)
-        partitions = self.session.range(0, 1000).selectExpr("spark_partition_id() as p").distinct()
-        return int(partitions.count())
+        with _failed_job_explained():
+            if is_classic(self.session):
+                return int(self.session.sparkContext.defaultParallelism)
+            partitions = self.session.range(0, 1000).selectExpr("spark_partition_id() as p").distinct()
+            return int(partitions.count())
 
     def __call__(self, run: Callable[[Job, Task, str], Result], job: Job, tasks: Sequence[Task]) -> list[Result]:
         note_uncounted("requests of tasks in Spark")
@@ -99,13 +100,9 @@ def run_stage(
                 yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(answer)])], schema=_RESULT)
         keep_loaded()
 
-    frame = session.range(0, len(tasks), 1, len(tasks)).mapInArrow(stage, "result binary")
-    try:
+    with _failed_job_explained():
+        frame = session.range(0, len(tasks), 1, len(tasks)).mapInArrow(stage, "result binary")
         table = collected(session, frame)
-    except Exception as error:  # classic and Connect have different classes for a failed job
-        if problem := job_problem(str(error)) or driver_problem(error):
-            raise StoreUnusable(problem) from error
-        raise
     answers = [pickle.loads(answer) for answer in table.column("result").to_pylist()]
     for answer in answers:
         # This process has loaded the listener before, so a module that is missing is missing on a worker.
@@ -114,6 +111,17 @@ def run_stage(
         if isinstance(answer, RmqError):
             raise answer
     return answers
+
+
+@contextmanager
+def _failed_job_explained() -> Iterator[None]:
+    """Turn the error of a job into StoreUnusable, where the user can do something about it."""
+    try:
+        yield
+    except Exception as error:  # classic and Connect have different classes for a failed job
+        if problem := job_problem(text_of(error)) or driver_problem(error):
+            raise StoreUnusable(problem) from error
+        raise
 
 
 # --- for as long as a block lasts ------------------------------------------------------------------------------------
@@ -164,10 +172,22 @@ def opened_session(
             session = open_session(
                 app_name, master=spark.master, remote=remote, conf=conf, python_path=python_path, delta=delta
             )
-        exits.callback(session.stop)
+        exits.callback(_stop, session)
         with _explained():
             ship(session, spark, listeners, python_path, scratch)
         yield session
+
+
+def _stop(session: SparkSession) -> None:
+    """End the session, as far as its driver is there. Raises nothing: a driver that has ended has no session, and an error here
+    would take the place of the one that says so, or of the answer of a window that is committed."""
+    try:
+        if not is_classic(session):
+            session.client.set_retry_policies([])  # a server that is gone would be asked for ten minutes
+        session.stop()
+    except Exception as error:
+        if is_classic(session) and driver_problem(error):
+            forget_ended_jvm()
 
 
 @contextmanager
@@ -180,7 +200,7 @@ def _explained() -> Iterator[None]:
     except ImportError as error:
         raise spark_missing(error) from error
     except Exception as error:
-        first_line = str(error).strip().partition("\n")[0]
+        first_line = text_of(error).strip().partition("\n")[0]
         raise StoreUnusable(
             f"no Spark session ({type(error).__name__}: {first_line}): see 'rmq doctor --spark', or use --engine local"
         ) from error

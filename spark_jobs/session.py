@@ -129,6 +129,15 @@ def _kill_jvm(child: psutil.Process) -> None:
                 process.kill()
 
 
+def forget_ended_jvm() -> None:
+    """Let the next session of this process start a JVM: pyspark keeps the context of the one that has ended."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    SparkSession._instantiatedSession = SparkSession._activeSession = None
+    SparkContext._active_spark_context = SparkContext._gateway = SparkContext._jvm = None
+
+
 def _submitted_master() -> str | None:
     """The master that spark-submit was given; None in a process that it did not start."""
     if IS_SUBMITTED not in os.environ:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 
+from rmq_store.errors import UNREADABLE, text_of
 from rmq_store.settings.spark_settings import SHIP
 
 _PAGE = "docs/cluster.md says what must be on the workers"
@@ -13,7 +14,10 @@ _NO_PROGRAM = re.compile(r"Cannot run program \"([^\"]+)\"")
 _VERSIONS = re.compile(r"different version: ([\d.]+) than that in driver: ([\d.]+),")
 _COMPILED = ("pyarrow", "numpy", "pandas")
 _OUT_OF_MEMORY = re.compile(r"\b((?:Arrow)?MemoryError|java\.lang\.OutOfMemoryError)\b")
-_NO_SERVER = re.compile(r"UNAVAILABLE|INVALID_HANDLE\.SESSION|SESSION_(?:CLOSED|CHANGED|NOT_FOUND)")
+_NO_SERVER = re.compile(
+    r"UNAVAILABLE|StatusCode\.CANCELLED|INVALID_HANDLE\.SESSION|SESSION_(?:CLOSED|CHANGED|NOT_FOUND)"
+)
+_SHUT_DOWN = re.compile(r"SparkContext (?:was shut down|has been shutdown)|stopped SparkContext")
 _DIED = re.compile(r"Python worker exited unexpectedly|ExecutorLostFailure")
 
 
@@ -47,8 +51,14 @@ def worker_problem(text: str) -> str | None:
 
 def driver_problem(error: Exception) -> str | None:
     """What to do when Spark's driver has ended, a JVM of this process or a Connect server; None when it is another failure."""
-    kind, text = type(error).__name__, str(error)
-    jvm_ended = kind == "Py4JNetworkError" or (kind == "Py4JError" and "Trace:" not in text)
+    kind, text = type(error).__name__, text_of(error)
+    jvm_ended = (
+        isinstance(error, ConnectionError | EOFError)  # of py4j's own connections
+        or kind == "Py4JNetworkError"
+        or (kind == "Py4JError" and "Trace:" not in text)
+        or text == UNREADABLE  # that of an error of Java is in the JVM
+        or _SHUT_DOWN.search(text) is not None
+    )
     server_ended = kind == "RetriesExceeded" or (
         kind.startswith("SparkConnect") and _NO_SERVER.search(text) is not None
     )

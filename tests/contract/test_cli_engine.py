@@ -24,6 +24,11 @@ class Spark:
         self.opened: list[dict[str, Any]] = []
         self.shipped: list[tuple[list[str], tuple[str, ...]]] = []
         self.stopped = 0
+        self.policies: list[Any] = ["of pyspark"]
+        self.client = self
+
+    def set_retry_policies(self, policies: list[Any]) -> None:
+        self.policies = policies
 
     def open_session(
         self,
@@ -149,6 +154,31 @@ def test_a_session_that_cannot_be_had_is_no_defect(
     assert answer.exit_code == 1
     assert answer.err.startswith("error: no Spark session (RuntimeError: the token is wrong): see 'rmq doctor --spark'")
     assert spark.stopped == 1
+
+
+def test_a_session_that_cannot_be_stopped_changes_no_answer(
+    imported: Rmq, spark: Spark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one whose JVM was killed."""
+
+    def refuse(*_: Any) -> Any:
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    monkeypatch.setattr(Spark, "stop", refuse)
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.SparkEngine, "of", refuse)
+        answer = imported("consume", "-g", "orders", "--engine", "spark")
+    assert answer.exit_code == 1
+    assert answer.err.startswith("error: no Spark session (ConnectionRefusedError: [Errno 111] Connection refused)")
+    assert imported.json("consume", "-g", "orders", "--engine", "spark")["status"] == "committed"
+
+
+def test_a_server_that_does_not_answer_is_not_asked_again_and_again_to_end_a_session(
+    imported: Rmq, spark: Spark
+) -> None:
+    """pyspark would try for ten minutes."""
+    imported.json("consume", "-g", "orders", "--engine", "spark")
+    assert (spark.policies, spark.stopped) == ([], 1)
 
 
 @pytest.mark.parametrize("missing", ["spark_jobs.engine", "pyspark.sql"])

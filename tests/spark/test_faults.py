@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from spark_jobs.session import ConnectServer
 from tests.faults.stores import GROUP, MESSAGES, REQUEST, TOPIC, Lake, copied, write_broker
 from tests.oracle.projection import projection
 from tests.spark.commands import answer_of, command, wait_until
-from tests.spark.processes import ClassicDriver, in_a_client
+from tests.spark.processes import ClassicDriver, family, in_a_client
 
 DISTURBED = """
 from pathlib import Path
@@ -103,6 +104,7 @@ def consume_message(msgs, context):
 def test_a_request_whose_driver_was_killed_is_finished_by_another_driver(
     connect_server: ConnectServer, tmp_path: Path
 ) -> None:
+    """First its JVM is killed, then, in another attempt, its process."""
     lake = Lake(tmp_path / "store")
     lake.load(write_broker(tmp_path / "broker"))
     quiet = copied(lake, tmp_path / "quiet")
@@ -111,7 +113,16 @@ def test_a_request_whose_driver_was_killed_is_finished_by_another_driver(
     words = ["consume", "--group", GROUP, "--request", REQUEST]
     env = {"RMQ_ROOT": str(lake.folder)}
 
-    killed = command(tmp_path, *words, "--master", "local[2]", env=env)
+    without_jvm = command(tmp_path, *words, "--master", "local[2]", env=env)
+    wait_until((tmp_path / "called").exists, without_jvm)
+    [jvm] = [process for process in family(without_jvm.pid) if process.name() == "java"]
+    jvm.kill()
+    out, err = without_jvm.communicate()
+    assert (without_jvm.returncode, json.loads(out)["error"]) == (1, "StoreUnusable"), err
+    assert "error: Spark's driver has ended, or does not answer any more" in err
+    (tmp_path / "called").unlink()
+
+    killed = command(tmp_path, *words, env=env | {"SPARK_REMOTE": connect_server.remote})
     wait_until((tmp_path / "called").exists, killed)
     killed.kill()
     killed.communicate()

@@ -9,10 +9,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 from rmq_store.errors import ListenerError, StoreUnusable
 from rmq_store.settings.spark_settings import SparkSettings
-from spark_jobs.engine import run_stage
+from spark_jobs import engine
+from spark_jobs.engine import SparkEngine, opened_session, run_stage
 from spark_jobs.launch import launch_settings, local_slots
 from spark_jobs.slots import UNBOUNDED_SLOTS, planned_slots
 from spark_jobs.submit import submit_command
@@ -133,6 +136,17 @@ class Py4JError(Exception):
     """Named as py4j's error for a JVM that has ended or has refused."""
 
 
+class Py4JNetworkError(Py4JError):
+    """Named as py4j's error for a connection that has ended."""
+
+
+class Py4JJavaError(Exception):
+    """Named as py4j's error for one of Java, whose text is in the JVM."""
+
+    def __str__(self) -> str:
+        raise ConnectionRefusedError(111, "Connection refused")
+
+
 class SparkConnectGrpcException(Exception):
     """Named as pyspark's error for a Connect server."""
 
@@ -141,7 +155,18 @@ class SparkConnectGrpcException(Exception):
     "error",
     [
         Py4JError("An error occurred while calling o83.getResult"),
+        Py4JNetworkError("Answer from Java side is empty"),
+        ConnectionRefusedError(111, "Connection refused"),
+        ConnectionResetError(104, "Connection reset by peer"),
+        BrokenPipeError(32, "Broken pipe"),
+        EOFError(),
+        Py4JJavaError(),
+        RuntimeError("org.apache.spark.SparkException: Job 0 cancelled because SparkContext was shut down"),
+        RuntimeError("java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext."),
         SparkConnectGrpcException('status = StatusCode.UNAVAILABLE details = "failed to connect to all addresses"'),
+        SparkConnectGrpcException(
+            'status = StatusCode.CANCELLED details = "Stream removed (RST_STREAM (Received RST_STREAM with error code 8))"'
+        ),
         SparkConnectGrpcException("[INVALID_HANDLE.SESSION_NOT_FOUND] The handle is invalid. Session not found."),
     ],
 )
@@ -150,8 +175,11 @@ def test_a_driver_that_has_ended_is_named_with_what_to_do(error: Exception) -> N
     assert problem is not None
     assert f"Spark's driver has ended, or does not answer any more ({type(error).__name__})" in problem
     assert "RMQ_SPARK_DRIVER_MEMORY" in problem
+    for session in (Lost(error), LostBefore(error)):
+        with pytest.raises(StoreUnusable, match="make the same request again"):
+            run_stage(session, lambda job, task, attempt: None, None, [1])  # type: ignore[arg-type]
     with pytest.raises(StoreUnusable, match="make the same request again"):
-        run_stage(Lost(error), lambda job, task, attempt: None, None, [1])  # type: ignore[arg-type]
+        SparkEngine(LostBefore(error), None).slots  # type: ignore[arg-type]  # noqa: B018
 
 
 @pytest.mark.parametrize(
@@ -166,6 +194,28 @@ def test_another_error_says_nothing_about_the_driver(error: Exception) -> None:
     assert driver_problem(error) is None
     with pytest.raises(type(error)):
         run_stage(Lost(error), lambda job, task, attempt: None, None, [1])  # type: ignore[arg-type]
+
+
+class Ended:
+    """Stands for a session of a JVM of this process that has ended."""
+
+    sparkContext = None
+
+    def stop(self) -> None:
+        raise ConnectionRefusedError(111, "Connection refused")
+
+
+def test_the_next_session_after_one_whose_jvm_has_ended_starts_another_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = ("_gateway", "_jvm", "_active_spark_context")
+    for name in kept:
+        monkeypatch.setattr(SparkContext, name, object())
+    monkeypatch.setattr(SparkSession, "_instantiatedSession", object())
+    monkeypatch.setattr(engine, "open_session", lambda *_, **__: Ended())
+    monkeypatch.setattr(engine, "ship", lambda *_: None)
+    with opened_session("windows", SparkSettings(), delta=False):
+        pass
+    assert [getattr(SparkContext, name) for name in kept] == [None, None, None]
+    assert SparkSession._instantiatedSession is None
 
 
 class Answered:
@@ -189,12 +239,19 @@ class Answered:
 
 
 class Lost(Answered):
-    """Stands for a session whose driver ends."""
+    """Stands for a session whose driver ends in a job."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
 
     def toArrow(self) -> pa.Table:
+        raise self.error
+
+
+class LostBefore(Lost):
+    """Stands for a session whose driver has ended before a job."""
+
+    def range(self, *_: int) -> Answered:
         raise self.error
 
 
