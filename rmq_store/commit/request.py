@@ -32,14 +32,16 @@ class Status(StrEnum):
     """An import found nothing new in the broker's files."""
 
 
-_REQUEST_ID = re.compile(r"(\d{4}-\d\d-\d\d)(?!\d)[\x20-\x7e]*", re.ASCII)
+_REQUEST_ID = re.compile(r"(\d{4}-\d\d-\d\d)(?!\d).*", re.ASCII | re.DOTALL)
+_NOT_ALLOWED = re.compile(r"[^\x20-\x7e]")
 _LONGEST_REQUEST_ID = 250
 _PART = re.compile(r"~\d+\Z", re.ASCII)
 """The end of a ``part_id``."""
 
 
 def request_id_of(given: str | None, verb: str, host: Host) -> str:
-    """The request's id: ``given``, which must begin with its UTC date, else a new one, ``YYYY-MM-DD-verb-random``.
+    """The request's id: ``given``, which must begin with its UTC date and be printable ASCII, else a new one,
+    ``YYYY-MM-DD-verb-random``.
 
     The log is searched for earlier attempts from about that date on, so a date in the future is refused: it is a typing
     error or a wrong clock. So is the id of a part (``part_id``), because its request would take this one for that part.
@@ -54,6 +56,11 @@ def request_id_of(given: str | None, verb: str, host: Host) -> str:
         raise WrongUse(f"the request id has {len(given)} characters; it may have {_LONGEST_REQUEST_ID}, {example}")
     if not matched or not _is_date(matched[1]):
         raise WrongUse(f"the request id {given!r} must begin with its UTC date, YYYY-MM-DD, {example}")
+    if wrong := _NOT_ALLOWED.search(given):
+        raise WrongUse(
+            f"the request id {given!r} contains {wrong[0]!r}: it may have ASCII letters, digits, punctuation and spaces only, "
+            f"{example}"
+        )
     if matched[1] > today:
         raise WrongUse(f"the request id {given!r} begins with a date in the future; today is {today} in UTC, {example}")
     if part := _PART.search(given):
