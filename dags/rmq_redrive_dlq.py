@@ -4,6 +4,7 @@
 is set, as it is by default, the second task sends them and records who did it and why: to the group's retry topic,
 which only this group reads, or to `to_topic`, for all groups that read it. Their retry count restarts at 0. With `edits` the
 copies are changed: the log of the first task shows the first ones before and after, and which dead letters cannot be edited.
+In a group that absorbs duplicates, a copy whose key was acked meanwhile is absorbed.
 
 **Running it again.** A dead letter that was already sent is left out, whichever run sent it. A cleared run that has
 sent its dead letters answers `already_committed` and sends nothing. If the group has no dead letters, the run succeeds.

@@ -455,7 +455,8 @@ class Store:
         ``dead_letters``: which of them. ``to_topic``: None is the group's retry topic, which only this group reads. ``limit``:
         at most this many from each shard, oldest first. ``edits``: what is changed in the copies; a dead letter to which they
         do not apply is not sent, or with ``all_or_nothing`` none is. ``rate``: at most so many a second and shard, over a
-        minute; the call waits. ``reason`` is recorded. Raises WrongUse, HeldByAnother.
+        minute; the call waits. ``reason`` is recorded. In a group that absorbs duplicates, a copy whose key was acked meanwhile
+        is absorbed. Raises WrongUse, HeldByAnother.
         """
         check_types(GroupSettings, group=group)
         check_types(DeadLetterFilter, dead_letters=dead_letters)

@@ -75,7 +75,7 @@ def redrive(
     They go to the group's retry topic, which only this group reads, and their retry count restarts at 0. If several
     options select dead letters, a dead letter must match all of them. A dead letter that another request has already
     sent again is not sent a second time. With edits the copies are changed; one to which they do not apply is not sent,
-    and the view redrives says why.
+    and the view redrives says why. In a group that absorbs duplicates, a copy whose key was acked meanwhile is absorbed.
     """
     output, host = Output(options.as_json), Host()
     store = open_store(options.root)
