@@ -89,14 +89,17 @@ class WindowReport:
 
 def wish(plan: Plan, request: ConsumeRequest) -> Wish:
     """The claims that a window asks for: one per queue, and one on the whole group if it absorbs duplicates, so that one
-    window at a time looks up keys."""
+    window at a time looks up keys. The group's first window needs all of them: a queue that it left out would have no start,
+    and look as if it had appeared later."""
     group = plan.group
+    whole = (own_id(group.name),) if group.absorb_duplicates else ()
+    queues = tuple(own_queue_id(group.name, planned.queue) for planned in plan.ranges)
     return Wish(
         request.request_id,
         request.actor,
         group.name,
-        needed=(own_id(group.name),) if group.absorb_duplicates else (),
-        queues=tuple(own_queue_id(group.name, planned.queue) for planned in plan.ranges),
+        needed=(*whole, *queues) if plan.is_first else whole,
+        queues=() if plan.is_first else queues,
         client_id=request.client_id,
     )
 

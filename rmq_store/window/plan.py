@@ -31,7 +31,7 @@ from rmq_store.consumer.start import (
     compute_pull_from_where,
     start_rule,
 )
-from rmq_store.errors import NothingThere, WrongUse
+from rmq_store.errors import NothingThere, StaleAttempt, WrongUse
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import retry_topic
 from rmq_store.settings.settings import GroupSettings
@@ -77,6 +77,8 @@ class Plan:
     """The number of the window in its request, from 1."""
     elsewhere: Mapping[str, ShardStarts] | None = None
     """What the other shards have for the group, by their names; None: it is not the group's first window in this shard."""
+    others: frozenset[MessageQueue] = frozenset()
+    """The queues of other consumers whose first start a first window records, without reading them."""
     unfinished: frozenset[MessageQueue] = frozenset()
     """The queues in which the request wants more than this window takes."""
     tried: tuple[Blocked, ...] = ()
@@ -87,6 +89,11 @@ class Plan:
     """The text of the subscription; None for a window that reads retries only."""
     sub_version: SubVersion | None = None
     """What the commit records of the subscription."""
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it is the group's first window in this shard, which chooses where all queues begin."""
+        return self.elsewhere is not None
 
     @property
     def deleted(self) -> int | None:
@@ -153,7 +160,10 @@ class Planner:
           of the request all its parts. ``unfinished`` names the queues in which the request wants more than this window
           takes; the request is complete when there are none.
         - **Claims of other requests.** A queue that another request has claimed is left out of the ranges and stays
-          unfinished: the next part tries it again.
+          unfinished: the next part tries it again. The group's first window has all claims (``wish``).
+        - **One first window.** Of two that are planned at once the second one is an ordinary one after its claim, with the
+          starts that the first one chose. A first window whose group an operator moves between plan and claim is refused: it
+          would not have the claims of all queues that need a start now.
         - **Lost offsets.** Messages that retention removed before the group read them raise OffsetOutOfRange, or are recorded
           as lost if the group's ``on_offset_out_of_range`` is "skip". An offset never moves silently.
 
@@ -167,21 +177,25 @@ class Planner:
 
         If another request holds queue 1 when part 1 claims, part 1 takes [70, 100) of queue 0, and queue 1 is unfinished.
 
-        Raises OffsetOutOfRange, BadData (a committed offset beyond the end of its queue) and WrongUse (no topic of the
-        group in the shard, a refused subscription, consumers that share a broadcasting group).
+        Raises OffsetOutOfRange, BadData (a committed offset beyond the end of its queue), StaleAttempt (an operator moved the
+        group before its first window had its claims) and WrongUse (no topic of the group in the shard, a refused
+        subscription, consumers that share a broadcasting group).
         """
         subscription, sub_version = self._subscription()
-        starts = self._starts(request, is_first=not parts and before is None)
+        if before is not None:
+            self._refuse_moved(before)
+        starts = self._starts(request, parts, before)
         bounds = self._bounds(request, parts, before, starts)
         ranges, unfinished = self._ranges(request, parts, starts, bounds, claimed)
         return Plan(
             group=self.group,
             positions=self.positions,
-            epoch=self.positions.get(grp_id(self.group.name)) or 0,
+            epoch=self._epoch,
             ranges=ranges,
             bounds=bounds,
             part=len(parts) + 1,
-            elsewhere=self._starts_elsewhere() if before is None else before.elsewhere,
+            elsewhere=self._elsewhere(before),
+            others=frozenset(starts.others),
             unfinished=unfinished,
             tried=self._tried(ranges),
             idle=starts.idle,
@@ -198,22 +212,24 @@ class Planner:
 
     # --- step 2: the queues, and where they begin --------------------------------------------------------------------
 
-    def _starts(self, request: ConsumeRequest, *, is_first: bool) -> Starts:
+    def _starts(self, request: ConsumeRequest, parts: Sequence[Ctl], before: Plan | None) -> Starts:
         """The queues of the window, each with the offset at which the group goes on in it.
 
-        ``is_first``: nothing of the request is committed or claimed yet. Only then are queues allocated to this consumer;
-        after that the bounds name them.
+        Queues are allocated to this consumer by the first plan of part 1; after that the bounds name them.
         """
         queues = self.queues()
-        if not is_first:
-            return Starts(self._starts_of(queues))
-        others = set(self._of_topics(self.positions)) if RETRIES_ONLY in request.parameters else set[MessageQueue]()
-        if request.client_id is None:
-            return Starts(self._starts_of(queues), self._starts_for_others(others))
-        allocated = self._allocated(request, queues)
-        if not allocated:
+        every = set(queues) | (set(self._of_topics(self.positions)) if RETRIES_ONLY in request.parameters else set())
+        if parts or before is not None:
+            named = bounds_of(parts[0]) if parts else before.bounds if before else {}
+            others = before.others if before is not None else every - named.keys()
+            own = [queue for queue in queues if queue in named and queue not in others]
+        elif request.client_id is None:
+            own, others = queues, every - set(queues)
+        elif not (own := self._allocated(request, queues)):
             return Starts({}, idle=self._idle(request))
-        return Starts(self._starts_of(allocated), self._starts_for_others(others.union(queues) - set(allocated)))
+        else:
+            others = every - set(own)
+        return Starts(self._starts_of(own), self._starts_for_others(others))
 
     def _starts_of(self, queues: Sequence[MessageQueue]) -> dict[MessageQueue, Start]:
         """The committed offset of each queue, else where the group begins to read it."""
@@ -383,10 +399,30 @@ class Planner:
         """What the first windows in other shards say of a shard without one."""
         return starts_chosen(self._windows_elsewhere.values(), name, positions.get(del_id(self.group.name)))
 
-    def _starts_elsewhere(self) -> Mapping[str, ShardStarts] | None:
-        """What this window records of the other shards, if it is the group's first one here."""
-        if self._had_a_window or self._scope.from_ms is not None:
+    @property
+    def _epoch(self) -> int:
+        return self.positions.get(grp_id(self.group.name)) or 0
+
+    @property
+    def _is_first(self) -> bool:
+        """Whether this window is the group's first one here, and chooses where its queues begin. A replay chooses nothing."""
+        return not self._had_a_window and self._scope.from_ms is None
+
+    def _refuse_moved(self, before: Plan) -> None:
+        """Raise StaleAttempt for a first window whose group was moved since the plan that it has claimed for."""
+        if self._epoch != before.epoch and self._is_first:
+            raise StaleAttempt(
+                f"group {self.group.name} was moved in shard {self.shard.name} while its first window claimed its queues. Run "
+                "the request again."
+            )
+
+    def _elsewhere(self, before: Plan | None) -> Mapping[str, ShardStarts] | None:
+        """What this window records of the other shards, if it is the group's first one here: as they were at its first plan."""
+        if not self._is_first:
             return None
+        return self._starts_elsewhere() if before is None else before.elsewhere
+
+    def _starts_elsewhere(self) -> Mapping[str, ShardStarts]:
         return {shard.name: self._starts_in(shard) for shard in self._others}
 
     def _starts_in(self, shard: ShardView) -> ShardStarts:
@@ -421,10 +457,10 @@ class Planner:
         A queue that another consumer got ends where it starts: the window only records its start.
         """
         if parts:
-            return bounds_of(parts[0])
-        if before is not None:
-            return before.bounds
-        return self._new_bounds(request, starts.own) | {queue: start.offset for queue, start in starts.others.items()}
+            own: Mapping[MessageQueue, int] = bounds_of(parts[0])
+        else:
+            own = self._new_bounds(request, starts.own) if before is None else before.bounds
+        return {queue: start.offset for queue, start in starts.others.items()} | dict(own)
 
     def _new_bounds(self, request: ConsumeRequest, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
         if self._scope.bounds is not None:

@@ -159,7 +159,7 @@ class LakeWorld(World):
         self.store, _ = LakeStore.init(self.root)
         self._shard = self.store.create_shard(SHARD)
         self._at_work = 0
-        self._ctls: tuple[int, list[Ctl]] = (-1, [])
+        self._ctls: tuple[tuple[str, int], list[Ctl]] = (("", -1), [])
 
     @property
     def shard(self) -> Shard:
@@ -252,8 +252,9 @@ class LakeWorld(World):
 
     def ctls(self) -> list[Ctl]:
         shard = self.shard
-        if self._ctls[0] != shard.commitlog.version:
-            self._ctls = shard.commitlog.version, shard.ctls_since(0)
+        version = shard.name, shard.commitlog.version
+        if self._ctls[0] != version:
+            self._ctls = version, shard.ctls_since(0)
         return list(self._ctls[1])
 
     def stored(self, queue: MessageQueue) -> list[Stored]:

@@ -125,7 +125,13 @@ def order_queues(numbers: Iterable[int]) -> tuple[str, ...]:
     return tuple(own_queue_id("orders", MessageQueue("OrderEvents", "broker-a", number)) for number in numbers)
 
 
+def begin(rmq: Rmq) -> None:
+    """The first window of orders, which takes nothing: later ones need not have all of their claims."""
+    assert rmq.json("consume", "-g", "orders", "--until", "2000-01-01T00:00:00Z")["messages"] == 0
+
+
 def test_what_others_hold_is_left_to_them_and_told(imported: Rmq) -> None:
+    begin(imported)
     (shard,) = LakeStore.open(Root.parse(str(imported.root))).shards()
     wish = Wish(f"{TODAY}-theirs", Actor("ben", "test"), "orders", queues=order_queues(range(6)), client_id="c1")
     mine = ["consume", "-g", "orders", "--request", f"{TODAY}-mine"]
@@ -141,7 +147,21 @@ def test_what_others_hold_is_left_to_them_and_told(imported: Rmq) -> None:
     assert imported.json(*mine)["messages"] == ORDERS
 
 
+def test_a_first_window_waits_for_all_of_its_queues(imported: Rmq) -> None:
+    (shard,) = LakeStore.open(Root.parse(str(imported.root))).shards()
+    wish = Wish(f"{TODAY}-theirs", Actor("ben", "test"), "orders", queues=order_queues([5]), client_id="c1")
+    with claimed(shard, wish, Host()) as held:
+        for dry in ([], ["--dry-run"]):
+            answer = imported("consume", "-g", "orders", *dry)
+            assert (answer.exit_code, answer.out) == (3, "")
+            assert f"broker-a/orders/OrderEvents/broker-a/5 is held by request {TODAY}-theirs of ben" in answer.err
+        held.release()
+    assert imported.json("sql", "select * from windows") == []
+    assert imported.json("consume", "-g", "orders")["messages"] == ORDERS
+
+
 def test_an_error_after_some_windows_says_them_too_in_json(imported: Rmq) -> None:
+    begin(imported)
     capped = (imported.folder / "consumers.toml").read_text().replace('engine = "auto"', "max_messages = 600")
     (imported.folder / "capped.toml").write_text(capped)
     (shard,) = LakeStore.open(Root.parse(str(imported.root))).shards()

@@ -109,6 +109,7 @@ def test_a_dry_run_ends_with_the_error_of_the_run(imported: Rmq) -> None:
         assert (dry.exit_code, dry.json()["error"]) == (run.exit_code, run.json()["error"]) == (3, "HeldByAnother")
         assert f"{TODAY}-night" in dry.err
         held.release()
+    imported("consume", "-g", "orders", "--until", "2000-01-01T00:00:00Z")
     with claimed(shard, replace(wish, queues=own[:1]), Host()) as held:
         dry, run = (imported("consume", "-g", "orders", *how, "--json") for how in (["--dry-run"], []))
         assert (dry.exit_code, dry.json()["error"]) == (run.exit_code, run.json()["error"]) == (3, "HeldByAnother")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rmq_store.admin.reset import ResetTo
 from rmq_store.commit.claim import LEASE_S, Held, Holder
 from rmq_store.commit.ctl import Action, Ctl, Proposal
 from rmq_store.commit.positions import max_id, off_id, total
@@ -23,6 +24,7 @@ from rmq_store.message.message import MessageExt, MessageQueue
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.window.consume import WindowReport
 from rmq_store.window.consume_request import ConsumeRequest
+from rmq_store.window.first_window import STARTS_ELSEWHERE
 from rmq_store.window.plan import Planner
 from tests.contract.engines import LakeWorld, MemoryWorld, story
 from tests.contract.world import (
@@ -44,6 +46,7 @@ from tests.oracle.memory.commit import commit as commit_in_memory
 from tests.oracle.memory.commit import tally_of_range
 from tests.oracle.memory.shard import MemoryShard
 
+LATE = group(consume_from_where=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET)
 ONE, TWO, THREE = ("c1",), ("c1", "c2"), ("c1", "c2", "c3")
 
 
@@ -65,6 +68,17 @@ def share(
 def fill(world: World, queues: int, messages: int = 4) -> None:
     for n in range(queues):
         world.fill(orders(n), several(messages, first=100 * n))
+
+
+def begin(world: World, of: GroupSettings = BILLING) -> None:
+    """The group's first window, which takes nothing: later ones need not have all of their claims."""
+    assert world.consume(of, f"{DAY}-0", max_messages=0).status == "committed"
+
+
+def since(minute: int) -> GroupSettings:
+    """A group that begins so many minutes after the first message of ``several``."""
+    where = ConsumeFromWhere.CONSUME_FROM_TIMESTAMP
+    return group(consume_from_where=where, consume_timestamp=f"2024-06-03T11:{minute:02}:00Z")
 
 
 def queue_ids(report: WindowReport) -> list[int]:
@@ -253,6 +267,94 @@ def test_the_first_window_chooses_where_the_other_consumers_begin_too(world: Wor
     assert_each_once(world)
 
 
+@story
+def test_the_first_window_of_a_group_needs_all_its_queues(world: World) -> None:
+    """Else those that another consumer holds would be left without a start, should that one commit nothing."""
+    of = since(2)
+    world.fill(orders(0), several(4, step_ms=60_000))
+    world.fill(orders(1), several(4, first=100, step_ms=60_000)[2:])
+
+    def killed() -> None:
+        with pytest.raises(HeldByAnother, match=rf"/0 is held by request {DAY}-1 of ana, client c1"):
+            share(world, "c2", TWO, "2", of=of)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        share(world, "c1", TWO, "1", of=of, meanwhile=killed)
+    assert [consumed(share(world, client, TWO, f"{client}-3", of=of)) for client in TWO] == [
+        {orders(0): (2, 4)}, {orders(1): (0, 2)},
+    ]  # fmt: skip
+
+
+@story
+def test_a_queue_that_comes_after_a_first_window_was_killed_leaves_no_other_one_out(world: World) -> None:
+    fill(world, 2)
+
+    def killed() -> None:
+        world.fill(orders(2), several(3, first=200))
+        with pytest.raises(HeldByAnother, match=rf"/0 and 1 more are held by request {DAY}-1 of ana"):
+            world.consume(LATE, f"{DAY}-2")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        world.consume(LATE, f"{DAY}-1", host=world.another_host(killed, before_id=2))
+    assert consumed(world.consume(LATE, f"{DAY}-3")) == {orders(0): (4, 4), orders(1): (4, 4), orders(2): (3, 3)}
+
+
+@story
+def test_of_two_first_windows_the_second_one_is_none_after_its_claim(world: World) -> None:
+    """It goes on from the starts that the first one chose, which has an earlier consume_timestamp, and reads nothing of the
+    other consumer's queue."""
+    for n in range(2):
+        world.fill(orders(n), several(7, first=100 * n, step_ms=600_000))
+
+    def is_first() -> None:
+        assert share(world, "c1", TWO, "1", of=since(10), max_messages=0).status == "committed"
+
+    late = world.another_host(is_first, before_id=1)
+    report = world.consume(since(30), f"{DAY}-2", host=late, client_id="c2", client_ids=TWO)
+    assert [(c.range.queue, c.range.begin, c.range.end, c.start_rule) for c in report.consumed] == [
+        (orders(1), 1, 7, "stored")
+    ]
+    assert world.offset(orders(0)) == 1
+    windows = [ctl for ctl in world.ctls() if ctl.action is Action.CONSUME]
+    assert [ctl.parameter(STARTS_ELSEWHERE) is None for ctl in windows] == [False, True]
+
+
+@story
+def test_a_first_window_that_an_operator_overtakes_before_its_claim_is_refused(world: World) -> None:
+    """The queue that gets its start back to choose was no part of its claim."""
+    fill(world, 2)
+    world.reset_to(ResetTo.MAX, queues=(orders(0),))
+
+    late = world.another_host(world.undo, before_id=1)
+    with pytest.raises(StaleAttempt, match="was moved in shard broker-a while its first window claimed its queues"):
+        world.consume(LATE, f"{DAY}-1", host=late)
+    assert consumed(world.consume(LATE, f"{DAY}-1")) == {orders(0): (4, 4), orders(1): (4, 4)}
+
+
+@story
+def test_a_window_is_refused_whose_group_is_deleted_before_its_claim(world: World) -> None:
+    """It would be the first one of the new group, with the starts and claims of the old one."""
+    fill(world, 2)
+    begin(world, LATE)
+    fill(world, 1)
+    late = world.another_host(world.delete, before_id=1)
+    with pytest.raises(StaleAttempt, match="while its first window claimed its queues"):
+        world.consume(LATE, f"{DAY}-1", host=late)
+    assert consumed(world.consume(LATE, f"{DAY}-1")) == {orders(0): (8, 8), orders(1): (4, 4)}
+
+
+@story
+def test_a_request_that_goes_on_after_a_delete_chooses_where_all_queues_begin(world: World) -> None:
+    world.fill(orders(0), several(4))
+    share(world, "c1", TWO, "1", of=group(max_messages=2))
+    world.fill(orders(1), several(3, first=100))
+    world.delete()
+    share(world, "c1", TWO, "1", of=LATE)
+    assert [world.offset(orders(n)) for n in range(2)] == [4, 3]
+
+
 # --- at the same time ------------------------------------------------------------------------------------------------
 
 
@@ -308,6 +410,7 @@ def test_hosts_whose_clocks_differ_agree_when_a_lease_ends(world: World) -> None
 def test_two_views_at_once_overlap_and_no_message_has_two_outcomes(world: World) -> None:
     """c1 knows of c2; c2 believes to be alone. It takes what is free, and the rest when c1 has done it: nothing."""
     fill(world, 4)
+    begin(world)
     reports: list[WindowReport] = []
 
     def alone() -> None:
@@ -318,7 +421,7 @@ def test_two_views_at_once_overlap_and_no_message_has_two_outcomes(world: World)
     outer = share(world, "c1", TWO, "1", meanwhile=alone)
     (inner,) = reports
     assert (queue_ids(outer), queue_ids(inner), inner.complete) == ([0, 1], [2, 3], False)
-    c1 = Holder(f"{DAY}-1", "ana", 1, "c1")
+    c1 = Holder(f"{DAY}-1", "ana", 2, "c1")
     assert [(one.queue, one.remaining_s, one.holder) for one in inner.held] == [
         (orders(0), LEASE_S, c1), (orders(1), LEASE_S, c1),
     ]  # fmt: skip
@@ -330,6 +433,7 @@ def test_two_views_at_once_overlap_and_no_message_has_two_outcomes(world: World)
 @story
 def test_queues_that_were_held_are_done_by_the_next_part_up_to_the_bounds_of_the_first(world: World) -> None:
     fill(world, 4)
+    begin(world)
     reports: list[WindowReport] = []
 
     def nonsense(msgs: list[MessageExt], context: Any) -> str:
@@ -349,6 +453,7 @@ def test_queues_that_were_held_are_done_by_the_next_part_up_to_the_bounds_of_the
 @story
 def test_a_capped_request_uses_its_cap_on_what_is_free(world: World) -> None:
     fill(world, 2)
+    begin(world)
     reports: list[WindowReport] = []
 
     def alone() -> None:
@@ -408,6 +513,7 @@ def test_one_who_leaves_in_mid_run_lets_the_others_in_at_once(world: World) -> N
 @story
 def test_the_queues_of_one_who_died_are_taken_over_when_the_lease_is_over_and_it_commits_nothing(world: World) -> None:
     fill(world, 4)
+    begin(world)
     reports: list[WindowReport] = []
 
     def the_other_waits() -> None:
@@ -415,7 +521,7 @@ def test_the_queues_of_one_who_died_are_taken_over_when_the_lease_is_over_and_it
             world.clock.advance(seconds * 1000)
             reports.append(share(world, "c1", ONE, "1", actor=BEN))
 
-    told = rf"own/billing/Orders/broker-a/2 was claim 1 and is claim 2; .* Moved by .*{DAY}-1 of ben"
+    told = rf"own/billing/Orders/broker-a/2 was claim 2 and is claim 3; .* Moved by .*{DAY}-1 of ben"
     with pytest.raises(StaleAttempt, match=told):
         share(world, "c2", TWO, "2", fail, meanwhile=the_other_waits)
     assert [queue_ids(report) for report in reports] == [[0, 1], [2, 3]]
@@ -448,6 +554,7 @@ def test_one_whose_queues_were_taken_in_part_commits_nothing_and_frees_the_rest(
 @story
 def test_another_attempt_takes_over_what_the_earlier_one_holds_and_leaves_what_others_hold(world: World) -> None:
     fill(world, 4)
+    begin(world)
     reports: list[WindowReport] = []
 
     def second_attempt() -> None:
@@ -461,7 +568,7 @@ def test_another_attempt_takes_over_what_the_earlier_one_holds_and_leaves_what_o
     assert queue_ids(reports[0]) == [2, 3]
     assert [one.queue for one in reports[0].held] == [orders(0), orders(1)]
     reasons = [ctl.reason for ctl in world.ctls() if ctl.action is Action.CLAIM]
-    assert reasons == ["free", "free", "took over claim 1 of an earlier attempt of this request"]
+    assert reasons[1:] == ["free", "free", "took over claim 2 of an earlier attempt of this request"]
     assert_each_once(world)
 
 
@@ -515,6 +622,7 @@ def test_queues_that_nobody_writes_to_any_more_stay_shared_until_they_are_empty(
 def test_a_held_queue_of_an_orderly_group_is_consumed_by_nobody_else(world: World) -> None:
     of = group(mode="orderly", consume_message_batch_max_size=1)
     fill(world, 2, messages=3)
+    begin(world, of)
     asked: list[tuple[str, bytes]] = []
     reports: list[WindowReport] = []
 

@@ -11,8 +11,21 @@ from rmq_store.commit.positions import pas_id
 from rmq_store.consumer.start import ConsumeFromWhere
 from rmq_store.message.message import MessageExt, MessageQueue
 from rmq_store.window.consume import WindowReport
+from rmq_store.window.consume_request import ConsumeRequest, only_retries
 from tests.contract.engines import story
-from tests.contract.world import ANA, BILLING, DAY, World, consumed, fail_bodies, group, orders, several
+from tests.contract.world import (
+    ANA,
+    BILLING,
+    DAY,
+    World,
+    consumed,
+    fail_bodies,
+    group,
+    listening,
+    orders,
+    several,
+    succeed,
+)
 
 LATE = group(consume_from_where=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET)
 ELSEWHERE = MessageQueue("Orders", "broker-b", 0)
@@ -158,6 +171,20 @@ def test_the_first_window_also_chooses_for_shards_that_its_group_does_not_read_y
     with world.in_shard("broker-b"):
         world.fill(ELSEWHERE, several(2, first=10))
     assert started_elsewhere(world) == [(4, 6, "last_offset")]
+
+
+@story
+def test_a_first_window_of_retries_chooses_for_the_topics_also_after_another_commit(world: World) -> None:
+    """It is planned again after its claim, since something was committed in between."""
+    world.fill(orders(0), several(4))
+    world.fill(MessageQueue("%RETRY%billing", "broker-a", 0), several(1, first=50))
+    world.cut_over()
+    late = world.another_host(lambda: world.fill(orders(1), several(2, first=10)), before_id=1)
+    request, scope = only_retries(ConsumeRequest(f"{DAY}-1", ANA))
+    with listening(succeed):
+        assert world.consume_window(LATE, request, late, scope).messages() == 1
+    assert world.offset(orders(0)) == 4
+    assert consumed(world.consume(LATE, f"{DAY}-2")) == {orders(1): (0, 2)}
 
 
 @story

@@ -117,10 +117,16 @@ class Lake:
         return import_store(store, source, import_request, self.host, engine)
 
     def consume(
-        self, request: str = REQUEST, group: GroupSettings | None = None, *, actor: Actor = TESTS, slots: int = 1
+        self,
+        request: str = REQUEST,
+        group: GroupSettings | None = None,
+        *,
+        actor: Actor = TESTS,
+        slots: int = 1,
+        max_messages: int | None = None,
     ) -> WindowReport:
         engine, store = LocalEngine(self.host, slots=slots), self.store
-        wanted = ConsumeRequest(request, actor)
+        wanted = ConsumeRequest(request, actor, max_messages=max_messages)
         return consume_window(
             store, Shard(store.root, self.shard_name), group or group_named(), wanted, lambda _: engine, self.host
         )

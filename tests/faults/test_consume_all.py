@@ -306,7 +306,21 @@ def test_a_group_that_another_request_holds_is_left_to_it(lake: Lake) -> None:
     assert ends_of(consumed(lake, group("held"), group("free"))) == {"held": "committed", "free": "already_committed"}
 
 
+def test_of_a_first_window_no_queue_is_skipped_and_the_other_groups_go_on(lake: Lake) -> None:
+    queue = MessageQueue(TOPIC, BROKER, 1)
+    wish = Wish("2026-01-01-theirs", TESTS, "g", queues=(own_queue_id("g", queue),))
+    with claimed(lake.shard, wish, lake.host) as theirs:
+        report = consumed(lake, group("g"), group("other"))
+        theirs.release()
+    assert ends_of(report) == {"g": "HeldByAnother", "other": "committed"}
+    assert "g/Orders/broker-a/1 is held by request 2026-01-01-theirs" in str(report.groups[0].error)
+    assert lake.commits("consume", "g") == []
+    assert ends_of(consumed(lake, group("g"), group("other"))) == {"g": "committed", "other": "already_committed"}
+    assert lake.audit() == []
+
+
 def test_a_queue_that_another_request_holds_is_skipped(lake: Lake) -> None:
+    lake.consume("2026-01-01-first", group("g"), max_messages=0)
     queue = MessageQueue(TOPIC, BROKER, 1)
     with claimed(lake.shard, Wish("2026-01-01-theirs", TESTS, "g", queues=(own_queue_id("g", queue),)), lake.host):
         one, other = consumed(lake, group("g"), group("other")).groups

@@ -58,7 +58,7 @@ class EngineWorld(LakeWorld):
         request = ImportRequest(broker_name=BROKER, shard_name=BROKER, request_id=f"{DAY}-import", actor=ANA)
         import_store(self.store, source, request, self.host, local)
         (self._shard,) = self.store.shards()
-        self._at_work, self._ctls, self._engine = 0, (-1, []), engine
+        self._at_work, self._ctls, self._engine = 0, (("", -1), []), engine
 
     def cuts(self) -> Cuts:
         positions = self.positions()
