@@ -31,7 +31,8 @@ class ShardStarts:
     importing: frozenset[str] = frozenset()
     """The brokers whose import was not at its end: any of their queues may have been there already."""
     starts: Mapping[MessageQueue, Start | None] = field(default_factory=dict)
-    """Of the queues that were there; None: the group chooses it at its first window in the shard, or had an offset."""
+    """Of the queues that were there; None: the group chooses it at its first window in the shard, or has chosen it there.
+    Earlier versions wrote None also where the group had an offset."""
 
     def knows(self, queue: MessageQueue) -> bool:
         return queue in self.starts or queue.broker_name in self.importing

@@ -355,12 +355,11 @@ class Planner:
 
     @cached_property
     def _at_timestamp(self) -> Mapping[MessageQueue, int]:
-        """The offsets at the group's consumeTimestamp, of its queues without a committed offset."""
+        """The offsets at the group's consumeTimestamp, of all queues of its topics: those with an offset need one in another
+        shard."""
         since_ms = self.group.consume_timestamp_ms
-        _, unknown = stored_starts(self.group.name, self._of_topics(self.positions), self.positions)
-        return self.shard.search_offsets(
-            self.positions, unknown, self._now_ms - CONSUME_TIMESTAMP_BACK_MS if since_ms is None else since_ms
-        )
+        time_ms = self._now_ms - CONSUME_TIMESTAMP_BACK_MS if since_ms is None else since_ms
+        return self.shard.search_offsets(self.positions, self._of_topics(self.positions), time_ms)
 
     def _is_imported(self, queue: MessageQueue) -> bool:
         """Whether the newest import of the queue's broker is at its end."""
@@ -426,14 +425,15 @@ class Planner:
         return {shard.name: self._starts_in(shard) for shard in self._others}
 
     def _starts_in(self, shard: ShardView) -> ShardStarts:
+        """The starts of the queues of another shard. One that has an offset gets a start as if it had none: an undo may take
+        the offset away."""
         planner = Planner(shard, self.group, self._now_ms, self._scope)
         queues = planner._of_topics(planner.positions)
         starts: dict[MessageQueue, Start | None] = dict.fromkeys(queues)
         if shard.name not in self._windows_elsewhere:
             chosen = self._chosen_for(shard.name, planner.positions)
-            _, unknown = stored_starts(self.group.name, queues, planner.positions)
             starts |= {
-                queue: planner._start_without_offset(queue, chosen) for queue in unknown if planner._is_imported(queue)
+                queue: planner._start_without_offset(queue, chosen) for queue in queues if planner._is_imported(queue)
             }
         return ShardStarts(
             planner.positions.get(del_id(self.group.name)), frozenset(planner._incomplete_imports), starts

@@ -174,6 +174,21 @@ def test_the_first_window_also_chooses_for_shards_that_its_group_does_not_read_y
 
 
 @story
+def test_what_an_undo_leaves_in_another_shard_starts_where_the_first_window_chose(world: World) -> None:
+    """The queue had an offset when the first window was planned, and has none afterwards."""
+    world.fill(orders(0), several(3))
+    with world.in_shard("broker-b"):
+        world.fill(ELSEWHERE, several(4))
+        world.reset_to(ResetTo.MIN)
+    world.consume(LATE, f"{DAY}-1")
+    with world.in_shard("broker-b"):
+        world.fill(ELSEWHERE, several(2, first=10))
+        world.undo()
+        world.fill(ELSEWHERE, several(2, first=20))
+    assert started_elsewhere(world) == [(4, 8, "last_offset")]
+
+
+@story
 def test_a_first_window_of_retries_chooses_for_the_topics_also_after_another_commit(world: World) -> None:
     """It is planned again after its claim, since something was committed in between."""
     world.fill(orders(0), several(4))

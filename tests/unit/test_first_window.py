@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from rmq_store.commit.ctl import Action, Actor, Ctl, Observed, canonical_json
-from rmq_store.commit.positions import Positions, del_id, grp_id, max_id, min_id
+from rmq_store.commit.positions import Positions, del_id, grp_id, max_id, min_id, off_id
 from rmq_store.consumer.start import ConsumeFromWhere, Start, StartRule
 from rmq_store.errors import NothingThere
 from rmq_store.filter.subscription import build_subscription_data
@@ -36,6 +36,10 @@ class Shard:
     """The first readable offset."""
     deleted: int | None = None
     """The group's epoch at its last delete."""
+    offset: int | None = None
+    """The group's, in the queue."""
+    found: int | None = None
+    """The offset at a time."""
     imported: Mapping[str, int] = field(default_factory=dict)
     others_: Sequence[Shard] = ()
 
@@ -49,6 +53,7 @@ class Shard:
 
     def positions(self) -> Positions:
         values = {max_id(self.queue): self.end, min_id(self.queue): self.begin}
+        values |= {} if self.offset is None else {off_id("billing", self.queue): self.offset, grp_id("billing"): 1}
         values |= {} if self.deleted is None else {del_id("billing"): self.deleted, grp_id("billing"): self.deleted}
         return Positions(1, values if self.window is None else values | {grp_id("billing"): 0})
 
@@ -56,7 +61,8 @@ class Shard:
         return self.others_
 
     def search_offsets(self, positions: Positions, queues: Sequence[MessageQueue], ms: int) -> dict[MessageQueue, int]:
-        raise AssertionError("no start is by time")
+        assert self.found is not None, "no start is by time"
+        return dict.fromkeys(queues, self.found)
 
     def body_sizes(self, range_: object) -> list[tuple[int, int]]:
         raise AssertionError("there is no max_bytes")
@@ -109,6 +115,29 @@ def test_the_first_window_says_where_the_queues_of_other_shards_start() -> None:
     here = Shard(HERE, 3, committed(first))
     assert start_of(planned(Shard(THERE, 9, others_=[here]))) == (7, "last_offset")
     assert start_of(planned(Shard(BESIDE, 9, others_=[here, there]))) == (0, "later_queue_from_min")
+
+
+def test_a_queue_that_has_an_offset_in_another_shard_gets_a_start_as_if_it_had_none() -> None:
+    """An undo may take the offset away before the group's first window there."""
+    first = planned(Shard(HERE, 3, others_=[Shard(THERE, 7, offset=2)]))
+    assert first.elsewhere == {"broker-b": ShardStarts(starts={THERE: last(7)})}
+    here = Shard(HERE, 3, committed(first))
+    assert start_of(planned(Shard(THERE, 9, offset=2, others_=[here]))) == (2, "stored")
+    assert start_of(planned(Shard(THERE, 9, others_=[here]))) == (7, "last_offset")
+
+
+def test_it_gets_a_start_by_time_too() -> None:
+    timed = replace(
+        GROUP, consume_from_where=ConsumeFromWhere.CONSUME_FROM_TIMESTAMP, consume_timestamp="2026-03-01T00:00:00Z"
+    )
+    there = Shard(THERE, 7, offset=2, found=4)
+    first = planned(Shard(HERE, 3, others_=[there], found=1), timed)
+    assert first.elsewhere == {"broker-b": ShardStarts(starts={THERE: Start(4, StartRule.TIMESTAMP)})}
+
+
+def test_a_start_that_an_earlier_version_left_open_is_chosen_by_the_first_window_there() -> None:
+    here = Shard(HERE, 3, recorded({THERE: None}))
+    assert start_of(planned(Shard(THERE, 9, others_=[here]))) == (9, "last_offset")
 
 
 def test_a_later_first_window_passes_on_what_the_first_one_chose() -> None:
