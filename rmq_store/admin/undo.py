@@ -8,12 +8,12 @@ cannot be undone, and why.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rmq_store.admin.move_sizes import not_kept
 from rmq_store.admin.offset_moves import move_proposal, need_reason, next_epoch
 from rmq_store.commit.ctl import Action, Actor, Ctl, Moved, Proposal, canonical_json
-from rmq_store.commit.positions import ABSENT, Positions, grp_id, off_id
+from rmq_store.commit.positions import ABSENT, PositionKind, Positions, del_id, grp_id, ids_of, off_id
 from rmq_store.errors import WrongUse
 from rmq_store.message.message import MessageQueue
 from rmq_store.utils.redaction import name_in_sentence, reason_in_sentence
@@ -74,29 +74,47 @@ class UndoRequest:
     def moves(self, shard: ShardView, positions: Positions) -> tuple[Moved, ...]:
         """Raises WrongUse for an action that cannot be undone, and for one that is not the last, or after which windows were
         committed, unless the request has ``force``."""
-        return undo_moves(positions, self, shard.name)
+        return undo_moves(shard, positions, self)
 
     def proposal(self, commit_id: str, positions: Positions, moves: Sequence[Moved]) -> Proposal:
-        return move_proposal(commit_id, self, positions, moves)
+        """The undo as a commit. One that leaves a queue without an offset is refused when any window came in between, also one
+        that moved no queue of the action: it may be the group's first. ``closed`` shows what such a window begins."""
+        proposal = move_proposal(commit_id, self, positions, moves)
+        if all(move.to_offset != ABSENT for move in moves):
+            return proposal
+        prefixes = (ids_of(PositionKind.OFFSET, self.group), ids_of(PositionKind.BLOCKED, self.group))
+        kept = {
+            app_id: value
+            for prefix in prefixes
+            for app_id, value in positions.prefixed(prefix)
+            if app_id not in proposal.expect
+        }
+        return replace(
+            proposal,
+            expect={**proposal.expect, **kept},
+            advance={**proposal.advance, **kept},
+            updated_ms={app_id: positions.updated_ms(app_id) for app_id in kept},
+            closed=prefixes,
+        )
 
 
-def undo_moves(positions: Positions, request: UndoRequest, shard: str) -> tuple[Moved, ...]:
+def undo_moves(shard: ShardView, positions: Positions, request: UndoRequest) -> tuple[Moved, ...]:
     """The moves of an undo: each queue that the action moved goes back."""
     group, undone = request.group, request.undone
     if undone.action in _CANNOT:
         raise WrongUse(_CANNOT[undone.action])
     if not is_last_move(undone, positions):
         raise WrongUse(
-            f"{undone.action} {undone.request_id} is not the last thing that moved offsets of group {group} in shard {shard}: "
-            "a cut-over, a hand-back or an import under another name came after it"
+            f"{undone.action} {undone.request_id} is not the last thing that moved offsets of group {group} in shard "
+            f"{shard.name}: a cut-over, a hand-back or an import under another name came after it"
         )
     at = {move.queue: positions.get(off_id(group, move.queue)) for move in undone.moved}
     read = [move for move in undone.moved if at[move.queue] != _offset(move.to_offset)]
-    if new := [move.queue for move in read if move.from_offset is None]:
+    if new := _without_start(shard, positions, undone, read):
         raise WrongUse(
             f"group {group} had no offset in {listed([str(queue) for queue in new], 3)} before {undone.action} "
-            f"{undone.request_id}, and has consumed from there since: without an offset it would start at the first message. "
-            f"Reset it there instead: 'rmq reset --shard {shard} ...'"
+            f"{undone.request_id}, and windows were committed in shard {shard.name} since: without an offset it would start at "
+            f"the first message. Reset it there instead: 'rmq reset --shard {shard.name} ...'"
         )
     epoch = next_epoch(positions, group)
     moves = tuple(
@@ -106,12 +124,27 @@ def undo_moves(positions: Positions, request: UndoRequest, shard: str) -> tuple[
     if removed := not_kept(positions, [move for move in moves if move.to_offset != move.from_offset]):
         raise WrongUse(
             f"{undone.action} {undone.request_id} cannot be undone: it would go back to messages that are no longer kept, "
-            f"in {listed(removed, 3)}. Reset it there instead: 'rmq reset --shard {shard} --to-min', or --queue and "
+            f"in {listed(removed, 3)}. Reset it there instead: 'rmq reset --shard {shard.name} --to-min', or --queue and "
             "--to-offset for single queues"
         )
     if read and not request.force:  # last: what is refused before passes with no force
-        raise WrongUse(_consumed_since(undone, read, at, shard))
+        raise WrongUse(_consumed_since(undone, read, at, shard.name))
     return moves
+
+
+def _without_start(shard: ShardView, positions: Positions, undone: Ctl, read: Sequence[Moved]) -> list[MessageQueue]:
+    """The queues that had no offset before the action, and for which the group's settings no longer choose a start: those that
+    windows have ``read`` since; all of them, if the group's first window in the shard came after the action. That window took
+    the action's offset for their start. If it came before the action, they are later queues with or without it.
+
+    A window has the group's epoch, and each action raises it: so the log says which came first.
+    """
+    new = [move.queue for move in undone.moved if move.from_offset is None]
+    group = undone.group or ""
+    window = shard.first_window(group, positions.get(del_id(group)) or 0) if new else None
+    if window is None or (window.epoch or 0) < (undone.epoch or 0):
+        return [move.queue for move in read if move.from_offset is None]
+    return new
 
 
 def _offset(value: int) -> int | None:

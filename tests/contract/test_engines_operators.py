@@ -15,7 +15,8 @@ from rmq_store.admin.reset import ResetTo
 from rmq_store.commit.claim import LEASE_S
 from rmq_store.commit.ctl import SCHEDULE_GROUP, Action
 from rmq_store.commit.decide import MAX_RUN_AGE_MS
-from rmq_store.commit.positions import grp_id, pas_id
+from rmq_store.commit.positions import ABSENT, grp_id, off_id, pas_id
+from rmq_store.consumer.start import ConsumeFromWhere
 from rmq_store.errors import (
     ClockSkew,
     HeldByAnother,
@@ -46,6 +47,8 @@ from tests.contract.world import (
     said,
     several,
 )
+
+LATE = group(consume_from_where=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET)
 
 # --- reset -----------------------------------------------------------------------------------------------------------
 
@@ -140,6 +143,59 @@ def test_an_undo_of_a_first_reset_leaves_the_start_to_the_settings(world: World)
     assert world.offset(orders(0)) is None
     window = world.consume(BILLING, f"{DAY}-1")
     assert [(c.range.begin, c.start_rule, c.pass_) for c in window.consumed] == [(0, "first_offset", 2)]
+
+
+@story
+def test_after_the_groups_first_window_an_undo_takes_no_start_away(world: World) -> None:
+    """That window took the offset of the reset for the start of the queue. Without it the queue would look like a later one."""
+    for n in range(2):
+        world.fill(orders(n), several(4, first=10 * n))
+    world.reset_to(ResetTo.MAX, queues=(orders(0),))
+    assert list(consumed(world.consume(LATE, f"{DAY}-1"))) == [orders(1)]
+    for force in (False, True):
+        with pytest.raises(
+            WrongUse, match=r"had no offset in .*queueId=0\] before .*, and windows were committed .* since"
+        ):
+            world.undo(force=force)
+    assert world.consume(LATE, f"{DAY}-2").status == "empty"
+
+
+@story
+def test_before_it_or_for_a_later_queue_an_undo_takes_the_offset_away(world: World) -> None:
+    world.fill(orders(0), several(4))
+    world.reset_to(ResetTo.MIN)
+    world.undo()
+    world.undo(f"{DAY}-redo")
+    world.undo(f"{DAY}-again")
+    assert consumed(world.consume(LATE, f"{DAY}-1")) == {orders(0): (4, 4)}
+    world.fill(orders(1), several(3, first=10))
+    world.reset_to(ResetTo.MAX, queues=(orders(1),), request_id=f"{DAY}-skip")
+    world.undo(f"{DAY}-undo-skip")
+    assert consumed(world.consume(LATE, f"{DAY}-2")) == {orders(1): (0, 3)}
+
+
+@story
+def test_a_first_window_overtakes_an_undo_that_takes_a_start_away(world: World) -> None:
+    for n in range(2):
+        world.fill(orders(n), several(4, first=10 * n))
+    world.reset_to(ResetTo.MAX, queues=(orders(0),))
+    late = world.another_host(lambda: world.consume(LATE, f"{DAY}-1"), before_id=1)
+    with pytest.raises(StaleAttempt, match=r"off/billing/Orders/broker-a/1 was None and is 4"):
+        world.undo(host=late)
+    assert [world.offset(orders(n)) for n in range(2)] == [4, 4]
+
+
+@story
+def test_an_undo_that_takes_a_start_away_leaves_the_other_offsets_as_they_are(world: World) -> None:
+    for n in range(2):
+        world.fill(orders(n), several(4, first=10 * n))
+    world.reset_to(ResetTo.MAX, queues=(orders(1),), request_id=f"{DAY}-first")
+    before = world.positions().updated_ms(off_id("billing", orders(1)))
+    world.clock.advance(1000)
+    world.reset_to(ResetTo.MIN, queues=(orders(0),))
+    assert {move.queue: move.to_offset for move in world.undo().moves} == {orders(0): ABSENT}
+    assert [world.offset(orders(n)) for n in range(2)] == [None, 4]
+    assert world.positions().updated_ms(off_id("billing", orders(1))) == before
 
 
 @story

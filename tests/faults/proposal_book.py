@@ -40,7 +40,7 @@ INVARIANTS = {
     "once": "each part of a request is committed once",
     "operator": "nothing is committed that was planned before an operator's action",
     "moved": "a move begins at the committed offset",
-    "undone": "an undo takes a group back to where it was before its last action",
+    "undone": "an undo takes a group back to where it was before its last action, and takes no start of its first window away",
     "deleted": "nothing of a deleted group is left, and nothing of it is committed later",
     "redriven": "a dead letter is sent again once",
     "places": "a message gets the offset at the end of its queue, and the end is that of its messages",
@@ -77,7 +77,7 @@ class Facts:
 @dataclass(slots=True)
 class Book:
     """``offsets``: by group and queue, without those that were deleted; ``lost``: where messages were recorded as lost;
-    ``observed``: by broker, what its newest import has observed."""
+    ``begun``: by group the epoch of its first window; ``observed``: by broker, what its newest import has observed."""
 
     offsets: dict[tuple[str, MessageQueue], int] = field(default_factory=dict)
     passes: dict[tuple[str, MessageQueue], int] = field(default_factory=dict)
@@ -85,6 +85,7 @@ class Book:
     lost: set[tuple[str, MessageQueue]] = field(default_factory=set)
     epochs: dict[str, int] = field(default_factory=dict)
     last_moves: dict[str, tuple[str, Mapping[MessageQueue, int | None]]] = field(default_factory=dict)
+    begun: dict[str, int] = field(default_factory=dict)
     deletes: dict[str, int] = field(default_factory=dict)
     subs: dict[str, tuple[int, str]] = field(default_factory=dict)
     keys: dict[str, set[str]] = field(default_factory=dict)
@@ -154,6 +155,8 @@ class Book:
         if (ctl.epoch or 0) != self.epochs.get(group, 0):
             yield f"operator: a commit of epoch {ctl.epoch} in epoch {self.epochs.get(group, 0)} of {group}"
         self.epochs.setdefault(group, 0)
+        if ctl.action is Action.CONSUME:
+            self.begun.setdefault(group, self.epochs[group])
         for consumed in ctl.consumed:
             yield from self._range(group, consumed)
             if ctl.action is Action.CONSUME:
@@ -194,11 +197,14 @@ class Book:
         if ctl.action is Action.DELETE:
             self.deletes[group] = self.epochs.get(group, 0) + 1
             self.subs.pop(group, None)
+            self.begun.pop(group, None)
         if ctl.action is Action.UNDO:
             undone, before = self.last_moves.get(group, ("", {}))
             to = {move.queue: None if move.to_offset == ABSENT else move.to_offset for move in ctl.moved}
             if (ctl.parameter("undoes_commit"), to) != (undone, before):
                 yield f"undone: {ctl.parameter('undoes')} of {group} to {to}, its last action moved it from {before}"
+            if None in to.values() and self.begun.get(group) == self.epochs.get(group):
+                yield f"undone: {group} has no start in {to}, and its first window came after its last action"
         yield from self._moved(ctl, facts, {group})
         self.last_moves[group] = ctl.commit_id, {move.queue: move.from_offset for move in ctl.moved}
         if ctl.action is Action.DELETE:

@@ -80,6 +80,7 @@ BEGUN = Consume(name="begun", group=ORDERLY, most=1)
 BLOCKED = Consume(name="window", group=ORDERLY, waits=((Q0, 1), (Q1, 0)))
 TO_END = reset("reset", "g", "Orders", None)
 AT_ONE = (IMPORT, Consume(name="all", group=G), reset("to-1", "g", "Orders", 1))
+FIRST_AT_END = (IMPORT, reset("to-end", "g", "Orders", None, (Q0,)))
 SKIPPED = (*CONSUMED, reset("to-end", "g", "Orders", None))
 OWNED_AT_0 = (*OWNED, reset("to-0", "o", "Orders"))
 UNDO, UNDO_2 = Undo(name="undo", group="g"), Undo(name="undo-2", group="g")
@@ -175,6 +176,7 @@ SCENARIOS: dict[str, Scenario] = {
     "a window and an undo": Scenario((WINDOW, UNDO), AT_ONE),
     "a reset to the same offset and an undo": Scenario((UNDO, reset("reset", "g", "Orders", 1)), AT_ONE),
     "an undo and retention": Scenario((UNDO, RETAIN), SKIPPED),
+    "a first window and an undo": Scenario((WINDOW, UNDO), FIRST_AT_END),
     "an undo and a delete": Scenario((UNDO, DELETE), AT_ONE),
     "two undos": Scenario((UNDO, UNDO_2), AT_ONE),
     "two attempts of a replay": Scenario((ATTEMPT, ATTEMPT_2), REPLAYED),

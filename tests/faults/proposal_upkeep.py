@@ -39,11 +39,11 @@ class Move(Operation):
         return Draft(proposal, "delete" if request.action is Action.DELETE else "move")
 
 
-def reset(name: str, group: str, topic: str, to: int | None = 0) -> Move:
-    """To an offset; None: to the end."""
+def reset(name: str, group: str, topic: str, to: int | None = 0, queues: tuple[MessageQueue, ...] = ()) -> Move:
+    """To an offset; None: to the end. ``queues``: only these."""
     request_id = f"{DAY}-{name}"
     where = ResetTo.MAX if to is None else ResetTo.OFFSET
-    return Move(name=name, request=ResetRequest(group, topic, where, request_id, ANA, "again", to))
+    return Move(name=name, request=ResetRequest(group, topic, where, request_id, ANA, "again", to, queues))
 
 
 def clone(name: str, group: str, source: str) -> Move:

@@ -64,7 +64,8 @@ class Snapshot:
         return any((c.group, c.action) == (group, Action.CONSUME) and (c.epoch or 0) >= epoch for c in self.ctls)
 
     def first_window(self, group: str, epoch: int) -> Ctl | None:
-        raise AssertionError("there is one shard")
+        windows = (ctl for ctl in self.ctls if (ctl.group, ctl.action) == (group, Action.CONSUME))
+        return next((ctl for ctl in windows if (ctl.epoch or 0) >= epoch), None)
 
     def windows_since(self, group: str | None, ms: int) -> list[Ctl]:
         windows = (ctl for ctl in self.ctls if ctl.action is Action.CONSUME and group in (None, ctl.group))

@@ -45,6 +45,7 @@ FOUND: dict[Guard, tuple[str, str]] = {
     ("move", "begins"): ("a reset and retention", "lost"),
     ("undo", "grp"): ("a reset to the same offset and an undo", "undone"),
     ("undo", "off"): ("a window and an undo", "moved"),
+    ("undo", "closed"): ("a first window and an undo", "undone"),
     ("undo", "begins"): ("an undo and retention", "lost"),
     ("delete", "grp"): ("a reset to the same offset and a delete", "position"),
     ("delete", "closed"): ("a client and a delete", "deleted"),

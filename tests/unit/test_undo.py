@@ -19,7 +19,17 @@ Q0, Q1 = MessageQueue("Orders", "broker-a", 0), MessageQueue("Orders", "broker-a
 
 
 class Shard:
+    """``window``: the epoch of the group's first window; None: it had none."""
+
     name = "broker-a"
+
+    def __init__(self, window: int | None = None) -> None:
+        self._window = window
+
+    def first_window(self, group: str, epoch: int) -> Ctl | None:
+        assert (group, epoch) == ("orders", 0)
+        window = Ctl("f" * 32, Action.CONSUME, ANA, group="orders", epoch=self._window)
+        return None if self._window is None else window
 
 
 def action(
@@ -43,7 +53,13 @@ def action(
 
 
 def undone(
-    ctl: Ctl, offsets: dict[MessageQueue, int], *, epoch: int = 3, force: bool = False, first: int = 0
+    ctl: Ctl,
+    offsets: dict[MessageQueue, int],
+    *,
+    epoch: int = 3,
+    force: bool = False,
+    first: int = 0,
+    window: int | None = None,
 ) -> dict[MessageQueue, tuple[int | None, int]]:
     positions = Positions(
         9,
@@ -51,7 +67,7 @@ def undone(
         | {grp_id("orders"): epoch, max_id(Q0): 100, max_id(Q1): 100, min_id(Q0): first},
     )
     request = UndoRequest(group="orders", undone=ctl, request_id="2026-01-01-u", actor=ANA, reason="x", force=force)
-    shard: ShardView = Shard()  # type: ignore[assignment]
+    shard: ShardView = Shard(window)  # type: ignore[assignment]
     moves = request.moves(shard, positions)
     proposal = request.proposal("b" * 32, positions, moves)
     assert {move.pass_ for move in moves} == {epoch + 1}
@@ -59,7 +75,11 @@ def undone(
     assert proposal.ctl.parameter("undoes") == ctl.request_id
     assert proposal.ctl.parameter("undoes_commit") == ctl.commit_id
     assert proposal.ctl.parameter("undoes_action") == ctl.action
-    assert proposal.expect == {grp_id("orders"): epoch} | {off_id("orders", m.queue): m.from_offset for m in moves}
+    moved = {grp_id("orders"): epoch} | {off_id("orders", m.queue): m.from_offset for m in moves}
+    takes_away = any(move.to_offset == ABSENT for move in moves)
+    others = {off_id("orders", queue): offset for queue, offset in offsets.items()} if takes_away else {}
+    assert proposal.expect == moved | others
+    assert proposal.closed == (("off/orders/", "blk/orders/") if takes_away else ())
     return {move.queue: (move.from_offset, move.to_offset) for move in moves}
 
 
@@ -70,6 +90,7 @@ def undone(
         ([(Q0, 50, 20), (Q1, 10, 90)], {Q0: 20, Q1: 90}, {Q0: (20, 50), Q1: (90, 10)}),
         ([(Q0, 50, 50)], {Q0: 50}, {Q0: (50, 50)}),
         ([(Q0, None, 20)], {Q0: 20}, {Q0: (20, ABSENT)}),
+        ([(Q0, None, 20)], {Q0: 20, Q1: 70}, {Q0: (20, ABSENT)}),
         ([(Q0, 20, ABSENT)], {}, {Q0: (None, 20)}),  # an undo of an undo
         ([(Q0, 50, 20)], {Q0: 20, Q1: 70}, {Q0: (20, 50)}),  # other queues stay where they are
     ],
@@ -136,6 +157,23 @@ def test_what_no_force_undoes_is_not_refused_with_an_advice_to_force(
 def test_what_cannot_be_undone_is_said(ctl: Ctl, now: dict[MessageQueue, int], epoch: int, message: str) -> None:
     with pytest.raises(WrongUse, match=message):
         undone(ctl, now, epoch=epoch, force=True)
+
+
+@pytest.mark.parametrize("kind", [Action.RESET, Action.CLONE, Action.UNDO])
+@pytest.mark.parametrize("force", [False, True])
+def test_no_start_is_taken_away_after_the_groups_first_window(kind: Action, force: bool) -> None:
+    """A first window of the epoch of the action, or of a later one, came after it."""
+    ctl = action((Q0, None, 20), (Q1, 5, 7), kind=kind)
+    now = {Q0: 20, Q1: 7}
+    for window in (None, 0, 2):
+        assert undone(ctl, now, window=window, force=force) == {Q0: (20, ABSENT), Q1: (7, 5)}
+    with pytest.raises(
+        WrongUse, match=r"had no offset in MessageQueue \[.*queueId=0\] before .*Reset it there instead"
+    ):
+        undone(ctl, now, window=3, force=force)
+    with pytest.raises(WrongUse, match="had no offset in MessageQueue"):  # a later queue that was read
+        undone(ctl, {Q0: 21, Q1: 7}, window=2, force=force)
+    assert undone(action((Q1, 5, 7), kind=kind), now, window=3, force=force) == {Q1: (7, 5)}
 
 
 def test_of_a_redrive_no_advice_moves_other_messages() -> None:
