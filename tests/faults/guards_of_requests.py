@@ -167,6 +167,19 @@ REQUESTS = (
             ("or any(move.group == group for move in ctl.moved)", ""),
         ),
     ),
+    Guard(
+        "admin.undo:_without_start",
+        cases(UNDO, "no_start_is_taken_away_after_the_groups_first_window"),
+        (
+            ("window is None or (window.epoch or 0) < (undone.epoch or 0)", "True"),
+            ("(window.epoch or 0) < (undone.epoch or 0)", "False"),
+        ),
+    ),
+    Guard(
+        "admin.undo:UndoRequest.proposal",
+        cases(OPERATORS, "a_first_window_overtakes_an_undo_that_takes_a_start_away"),
+        (("closed=prefixes", "closed=()"),),
+    ),
     Guard("admin.undo:refuse_other_undo", cases(UNDO, "the_rest_of_an_undo_undoes_the_same_action_or_nothing")),
     Guard(
         "admin.repeated_moves:refuse_overtaken",
@@ -279,6 +292,27 @@ REQUESTS = (
             *cases(OPERATORS, "a_window_whose_work_was_moved_to_another_queue_is_planned_again"),
             *cases(REBALANCE, "a_request_goes_on_where_a_request_that_was_done_meanwhile_left_it"),
         ),
+    ),
+    Guard(
+        "window.consume:wish",
+        cases(REBALANCE, "the_first_window_of_a_group_needs_all_its_queues"),
+        (("if plan.is_first else whole", "if False else whole"),),
+    ),
+    Guard(
+        "window.plan:Planner._refuse_moved",
+        (
+            *cases(
+                REBALANCE,
+                "a_first_window_that_an_operator_overtakes_before_its_claim_is_refused",
+                "a_window_is_refused_whose_group_is_deleted_before_its_claim",
+            ),
+            *cases(OPERATORS, "a_window_whose_work_was_moved_to_another_queue_is_planned_again"),
+        ),
+    ),
+    Guard(
+        "window.plan:Planner._elsewhere",
+        cases(REBALANCE, "of_two_first_windows_the_second_one_is_none_after_its_claim"),
+        (("if not self._is_first:", "if before is None and not self._is_first:"),),
     ),
     Guard(
         "window.consume:_refuse_other",
