@@ -103,7 +103,16 @@ _SIGNAL: ContextVar[signal.Signals | None] = ContextVar("_SIGNAL", default=None)
 """The one that stops this process. A query of DuckDB that it interrupts ends with an error that does not say so."""
 
 
+_ANSWERING: ContextVar[bool] = ContextVar("_ANSWERING", default=False)
+"""Whether the command has ended with an error, which is being told."""
+
+
 def _stop(number: int, frame: FrameType | None) -> None:
+    if _ANSWERING.get():
+        signal.signal(
+            number, signal.SIG_DFL
+        )  # the process ends now; if nobody reads its answer, the next signal ends it
+        return
     _SIGNAL.set(signal.Signals(number))
     STOPPED.set()
     raise Terminated  # for Ctrl-C too: py4j prints the traceback of a KeyboardInterrupt
@@ -137,6 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is None:
         _handle_signals()
     _SIGNAL.set(None)
+    _ANSWERING.set(False)
     STOPPED.clear()
     as_json = "--json" in words
     BEFORE.set(NOTHING_BEFORE)
@@ -144,7 +154,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     COMMITTED.set(dict)
     with counted_requests() as counter:
         S3_REQUESTS.set(counter)
-        return _run(words, as_json, own_process=arguments is None)
+        try:
+            return _run(words, as_json, own_process=arguments is None)
+        except Terminated:  # between an error and its answer
+            return _stopped(_SIGNAL.get() or signal.SIGTERM, as_json)
 
 
 def _run(words: Sequence[str], as_json: bool, *, own_process: bool) -> int:
@@ -229,6 +242,7 @@ def _failed(error: BaseException, kind: str, message: str, exit_code: int, as_js
 
 
 def _report(kind: str, message: str, exit_code: int, as_json: bool) -> int:
+    _ANSWERING.set(True)
     kind, message = cleaned(kind, (), NAME_BYTES), cleaned(message, secret_values(os.environ))
     print_error(COMMITTED.get()() | error_answer(kind, message, exit_code, REQUEST.get()), as_json)
     return exit_code

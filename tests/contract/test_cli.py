@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ import pytest
 import typer.main
 from typer.core import TyperCommand
 
+from rmq_store.cli import app as command_line
 from rmq_store.cli.app import app
 from rmq_store.commit.claim import Wish
 from rmq_store.commit.ctl import Actor
@@ -541,6 +543,30 @@ def test_a_closed_terminal_stops_the_command_and_its_queues_are_given_back(impor
         assert terminal.end() == 129
     owned = imported.json("sql", "select distinct ended_by from queue_owners where group_name = 'orders'")
     assert owned == [{"ended_by": "released"}]
+
+
+@pytest.mark.parametrize(
+    ("place", "exit_code", "message"),
+    [("print_error", 1, "no store at "), ("_failed", 128 + signal.SIGTERM, "stopped by SIGTERM")],
+    ids=["while it is told", "before it is told"],
+)
+def test_a_signal_after_an_error_leaves_one_answer(
+    rmq: Rmq, monkeypatch: pytest.MonkeyPatch, place: str, exit_code: int, message: str
+) -> None:
+    """The process ends in any case."""
+    tell = getattr(command_line, place)
+
+    def killed(*arguments: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return tell(*arguments)
+
+    monkeypatch.setattr(command_line, place, killed)
+    handler = signal.signal(signal.SIGTERM, command_line._stop)
+    try:
+        answer = rmq("topics", "--json")
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    assert (answer.exit_code, message in answer.json()["message"]) == (exit_code, True), answer
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])

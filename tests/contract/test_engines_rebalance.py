@@ -472,6 +472,7 @@ def test_a_capped_request_uses_its_cap_on_what_is_free(world: World) -> None:
 def test_a_request_goes_on_where_a_request_that_was_done_meanwhile_left_it(world: World) -> None:
     """What c2 claims has been done between its plan and its claim; what is left is held: it is told by whom."""
     fill(world, 2)
+    begin(world)
 
     def alone() -> None:
         late = world.another_host(lambda: share(world, "c1", ("c0", "c1"), "0"), before_id=1)

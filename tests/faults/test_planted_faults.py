@@ -608,7 +608,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = small_store(folder, [SHARD])
     for number in range(2):
         open_store(folder).send(
-            [Message("Notes", b"note")], create_queues=1 - number, request_id=f"2026-11-20-n{number}"
+            [Message("Notes", b"note")], create_queues=None if number else 1, request_id=f"2026-11-20-n{number}"
         )
     made.dispatch()
     assert audit(made.store) == []

@@ -124,6 +124,8 @@ def test_an_error_after_a_window_tells_both(root: str, capsys: pytest.CaptureFix
     (shard,) = LakeStore.open(Root.parse(root)).shards()
     queues = tuple(own_queue_id("demo-payments", queue) for queue in shard.positions().queues_of("OrderEvents"))
     words = ["--root", root, "--settings", CONSUMERS, "--group", "demo-payments", "--engine", "local"]
+    assert consume_window.main([*words, "--until", "2000-01-01T00:00:00Z"]) == 0  # a first window needs all its claims
+    answer(capsys)
     with claimed(shard, Wish(f"{TODAY}/theirs", Actor("ben", "test"), "demo-payments", queues=queues), Host()):
         assert consume_window.main([*words, "--request", f"{TODAY}/mine"]) == 3
     output = answer(capsys)

@@ -202,7 +202,11 @@ class ListenerProcess:
             self.board = Board(board)
             self._channel, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with other:
-                self._server, self._pid, self._status = _spawned(other.fileno(), board)
+                try:
+                    self._server, self._pid, self._status = _spawned(other.fileno(), board)
+                except BaseException:
+                    self._channel.close()
+                    raise
         finally:
             os.close(board)
         self._requests = 0
