@@ -475,7 +475,7 @@ def test_a_request_goes_on_where_a_request_that_was_done_meanwhile_left_it(world
     begin(world)
 
     def alone() -> None:
-        late = world.another_host(lambda: share(world, "c1", ("c0", "c1"), "0"), before_id=1)
+        late = world.another_host(lambda: share(world, "c1", ("c0", "c1"), "3"), before_id=1)
         with pytest.raises(HeldByAnother, match=rf"/0 is held by request {DAY}-1 of ana, client c1"):
             world.consume(BILLING, f"{DAY}-2", host=late)
 
