@@ -109,9 +109,8 @@ _ANSWERING: ContextVar[bool] = ContextVar("_ANSWERING", default=False)
 
 def _stop(number: int, frame: FrameType | None) -> None:
     if _ANSWERING.get():
-        signal.signal(
-            number, signal.SIG_DFL
-        )  # the process ends now; if nobody reads its answer, the next signal ends it
+        # The process ends now, or with the next signal, where its answer cannot be written.
+        signal.signal(number, signal.SIG_DFL)
         return
     _SIGNAL.set(signal.Signals(number))
     STOPPED.set()
