@@ -38,7 +38,7 @@ def new_note(note: str | None, sentences: Mapping[str, str]) -> str:
     """
     from rmq_store.utils.redaction import plain_markdown, shortened
 
-    kept = "\n\n".join(part for part in (note or "").split("\n\n") if part and not part.startswith(MARK))
+    kept = _BETWEEN.join(part for part in (note or "").split(_BETWEEN) if part and not part.startswith(MARK))
     paragraphs = [plain_markdown(f"{MARK}{task}: {sentence}") for task, sentence in sentences.items()]
     room = LONGEST - min(len(kept), LONGEST // 2) - len(_BETWEEN) * len(paragraphs)
     most = _longest_of_each([len(sentence) for sentence in paragraphs], room)

@@ -184,8 +184,11 @@ class Planner:
         subscription, sub_version = self._subscription()
         if before is not None:
             self._refuse_moved(before)
-        starts = self._starts(request, parts, before)
-        bounds = self._bounds(request, parts, before, starts)
+        fixed = None if before is None else before.bounds
+        if parts:
+            fixed = bounds_of(parts[0])
+        starts = self._starts(request, before, fixed)
+        bounds = self._bounds(request, starts, fixed)
         ranges, unfinished = self._ranges(request, parts, starts, bounds, claimed)
         return Plan(
             group=self.group,
@@ -212,17 +215,17 @@ class Planner:
 
     # --- step 2: the queues, and where they begin --------------------------------------------------------------------
 
-    def _starts(self, request: ConsumeRequest, parts: Sequence[Ctl], before: Plan | None) -> Starts:
+    def _starts(self, request: ConsumeRequest, before: Plan | None, fixed: Mapping[MessageQueue, int] | None) -> Starts:
         """The queues of the window, each with the offset at which the group goes on in it.
 
-        Queues are allocated to this consumer by the first plan of part 1; after that the bounds name them.
+        Queues are allocated to this consumer by the first plan of part 1; after that the bounds are ``fixed``, and name
+        them.
         """
         queues = self.queues()
         every = set(queues) | (set(self._of_topics(self.positions)) if RETRIES_ONLY in request.parameters else set())
-        if parts or before is not None:
-            named = bounds_of(parts[0]) if parts else before.bounds if before else {}
-            others = before.others if before is not None else every - named.keys()
-            own = [queue for queue in queues if queue in named and queue not in others]
+        if fixed is not None:
+            others = before.others if before is not None else every - fixed.keys()
+            own = [queue for queue in queues if queue in fixed and queue not in others]
         elif request.client_id is None:
             own, others = queues, every - set(queues)
         elif not (own := self._allocated(request, queues)):
@@ -450,16 +453,14 @@ class Planner:
     # --- step 3: the bounds ------------------------------------------------------------------------------------------
 
     def _bounds(
-        self, request: ConsumeRequest, parts: Sequence[Ctl], before: Plan | None, starts: Starts
+        self, request: ConsumeRequest, starts: Starts, fixed: Mapping[MessageQueue, int] | None
     ) -> Mapping[MessageQueue, int]:
-        """Per queue the offset before which the request ends: those of part 1, else of the first plan, else new ones.
+        """Per queue the offset before which the request ends: those that part 1, or its first plan, has ``fixed``,
+        else new ones.
 
         A queue that another consumer got ends where it starts: the window only records its start.
         """
-        if parts:
-            own: Mapping[MessageQueue, int] = bounds_of(parts[0])
-        else:
-            own = self._new_bounds(request, starts.own) if before is None else before.bounds
+        own = self._new_bounds(request, starts.own) if fixed is None else fixed
         return {queue: start.offset for queue, start in starts.others.items()} | dict(own)
 
     def _new_bounds(self, request: ConsumeRequest, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:

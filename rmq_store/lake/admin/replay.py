@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 from rmq_store.admin.replay import as_attempt, attempt_proposal, next_attempt
 from rmq_store.commit.ctl import Proposal
-from rmq_store.commit.positions import grp_id
 from rmq_store.lake.commit.commit import commit
 from rmq_store.lake.commit.dispatch import follow_up
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
-from rmq_store.lake.window.consumption import shards_of, shards_with_windows
+from rmq_store.lake.window.consumption import has_windows, shards_of, shards_with_windows
 from rmq_store.lake.window.dry_run import plan_request
 from rmq_store.lake.window.plan import ShardLookup
 from rmq_store.lake.window.range_notes import notes_of_times
@@ -55,20 +54,16 @@ def retries_left(
 ) -> dict[str, int]:
     """How many retries a replay group has, delivered or not, by shard; of shards without any nothing. The arguments are those
     of ``plan_retries``; a group without windows has none."""
-    if not any(_has_windows(shard, group.name) for shard in store.shards()):
+    if not any(has_windows(shard, group.name) for shard in store.shards()):
         return {}
     plan = plan_retries(store, group, request, host, scope)
     return {shard.shard: shard.retries.left for shard in plan.shards if shard.retries.left}
 
 
-def _has_windows(shard: Shard, name: str) -> bool:
-    return shard.positions().get(grp_id(name)) is not None
-
-
 def has_messages(shard: Shard, group: GroupSettings, request: ConsumeRequest, host: Host, scope: Scope) -> bool:
     """Whether a replay has messages in the shard, or was run there before. Reads only."""
     shard.commitlog.refresh()
-    if _has_windows(shard, group.name):
+    if has_windows(shard, group.name):
         return True
     ranges = Planner(ShardLookup(shard), group, host.now_ms(), scope).plan(request, []).ranges
     return any(len(planned.range) for planned in ranges)

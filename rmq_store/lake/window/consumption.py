@@ -65,9 +65,14 @@ def shards_of(
     return shards_with_topic(shards, [subscription.topic for subscription in group.subscriptions])
 
 
+def has_windows(shard: Shard, name: str) -> bool:
+    """Whether a replay group has had windows in a shard."""
+    return shard.positions().get(grp_id(name)) is not None
+
+
 def shards_with_windows(shards: Iterable[Shard], name: str) -> list[Shard]:
     """The shards in which a replay group has had windows. Raises WrongUse when there is none."""
-    having = [shard for shard in shards if shard.positions().get(grp_id(name)) is not None]
+    having = [shard for shard in shards if has_windows(shard, name)]
     if not having:
         raise WrongUse(f"{name} has replayed nothing here: give the group name that 'rmq replay' printed")
     return having
