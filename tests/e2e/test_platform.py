@@ -119,7 +119,6 @@ def platform(
         # The story kills a scheduler and does not want to wait for minutes until its tasks are tried again.
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "40",
         "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "15",
-        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "10",
     }
     platform = Platform(tmp_path_factory.mktemp("platform"), airflow_database, s3_server, given, more)
     try:
@@ -457,23 +456,24 @@ def test_a_reset_waits_for_an_approval_and_is_undone(
 
 
 def wait_for_question(platform: Platform, api: AirflowApi, dag_id: str, run_id: str) -> None:
+    """Until the task asks, and Airflow's scheduler has heard that the process which asked is gone: it takes a task whose answer
+    comes before for one that was killed, and asks once more. A person takes longer to read the question."""
     task = approve_task(dag_id, run_id)
-    platform.wait_for(lambda: bool(api.request("GET", task)["state"] == "awaiting_input"), f"{dag_id} has not asked")
+    key = f"dag_id='{dag_id}', task_id='approve', run_id='{run_id}'"
+
+    def has_asked() -> bool:
+        log = (platform.logs / "scheduler.log").read_text(errors="replace")
+        ended = any("executor event with state success" in line and key in line for line in log.splitlines())
+        return ended and bool(api.request("GET", task)["state"] == "awaiting_input")
+
+    platform.wait_for(has_asked, f"{dag_id} has not asked")
 
 
 def answer(platform: Platform, api: AirflowApi, console: Console, dag_id: str, run_id: str, text: str) -> None:
-    """Answer until the task has ended. Airflow asks once more when the answer comes before its scheduler has heard that the
-    process which asked is gone, some seconds later: it takes the task that goes on for one that was killed."""
-    answered = set[int]()
-
-    def is_answered() -> bool:
-        task = api.request("GET", approve_task(dag_id, run_id))
-        if task["state"] == "awaiting_input" and task["try_number"] not in answered:
-            console.answer(dag_id, run_id, text)
-            answered.add(task["try_number"])
-        return task["state"] in ("success", "failed", "skipped")
-
-    platform.wait_for(is_answered, f"{dag_id} has not taken the answer")
+    console.answer(dag_id, run_id, text)
+    task = approve_task(dag_id, run_id)
+    ended = ("success", "failed", "skipped")
+    platform.wait_for(lambda: api.request("GET", task)["state"] in ended, f"{dag_id} has not taken the answer")
 
 
 def approve_task(dag_id: str, run_id: str) -> str:
