@@ -8,9 +8,9 @@ mutants are made from its source:
 - each text of ``Guard.changes`` is replaced. A text that is not in the function any more is an error.
 
 The tests are collected once. The mutants of a function run in a fork of that process, one after another: the function gets
-the mutant's code, and the tests run up to the first that fails. A mutant with which all pass survives. The first fork runs all
-tests without a mutant: they must pass. The process itself runs none, since the Delta library does not work in a fork of a
-process that has used it.
+the mutant's code, and the tests run up to the first that fails. A mutant with which all pass survives. The last fork runs the
+tests that failed, without a mutant: they must pass. The process itself runs none, since the Delta library does not work in a
+fork of a process that has used it.
 
 ``python -m tests.faults.mutants`` runs all but the slow ones, ``--deep`` all, ``--guard decide`` some, ``--list`` shows them.
 """
@@ -161,24 +161,30 @@ class Runs:
     processes: int
     report: Report
     _running: list[tuple[Sequence[Mutant], int, int]] = field(default_factory=list)
+    _failed: set[str] = field(default_factory=set)
+    """Tests that failed with a mutant."""
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         gc.freeze()  # so that a fork does not copy what it only looks at
-        for mutants in ((), *self.guards):
+        for mutants in self.guards:
             while len(self._running) >= self.processes:
                 self._wait()
-            tests = mutants[0].guard.tests if mutants else ()
-            chosen = [item for test in tests for item in session.items if _is_of(item.nodeid, test)]
-            read, write = os.pipe()
-            child = os.fork()
-            if not child:
-                _run(mutants, chosen or session.items, write)
-            os.close(write)
-            self._running.append((mutants, child, read))
+            tests = mutants[0].guard.tests
+            self._start(mutants, [item for test in tests for item in session.items if _is_of(item.nodeid, test)])
         while self._running:
             self._wait()
+        self._start((), [item for item in session.items if item.nodeid in self._failed])
+        self._wait()
         gc.unfreeze()
         return True
+
+    def _start(self, mutants: Sequence[Mutant], items: Sequence[pytest.Item]) -> None:
+        read, write = os.pipe()
+        child = os.fork()
+        if not child:
+            _run(mutants, items, write)
+        os.close(write)
+        self._running.append((mutants, child, read))
 
     def _wait(self) -> None:
         mutants, child, read = self._running.pop(0)
@@ -193,6 +199,7 @@ class Runs:
             where = mutants[len(answers)].name if len(answers) < len(mutants) else answers[-1]
             raise RuntimeError(f"the tests ended with {code}, or not within {_MOST_CPU_S} s of CPU time: {where}")
         for mutant, (failed, cpu_s) in zip(mutants, answers, strict=True):
+            self._failed |= {failed} if failed else set()
             self.report(mutant, failed, cpu_s)
 
 
