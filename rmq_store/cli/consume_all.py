@@ -167,7 +167,8 @@ def _chosen(
     settings: Settings, patterns: Sequence[str], exclude: Sequence[str], output: Output
 ) -> tuple[list[GroupSettings], list[dict[str, Any]]]:
     """The groups to consume for, and the answers of those whose settings are wrong. Raises WrongUse for a pattern that no
-    group matches."""
+    group matches, and for settings without groups."""
+    settings.need_any_group()
     names = [*(group.name for group in settings.groups), *settings.wrong]
     for pattern in (*patterns, *exclude):
         if not any(fnmatchcase(name, pattern) for name in names):

@@ -143,6 +143,11 @@ class GroupSettings:
         return None if self.consume_timestamp is None else parse_consume_timestamp(self.consume_timestamp)
 
 
+_NO_GROUP = "there is no group: add a [[group]] with a name, a listener and a [[group.subscription]]"
+_NEEDS_NO_GROUP = frozenset({"retention", "spark"})
+"""The tables that a store without groups has a use for, with ``rmq maintain`` and ``rmq audit``."""
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """A settings file."""
@@ -180,6 +185,11 @@ class Settings:
         listed = (", ".join(known) or "none") + (f"; with problems: {', '.join(self.wrong)}" if self.wrong else "")
         raise WrongUse(f"{self.source} has no group {name!r}{did_you_mean(name, known)}; known: {listed}")
 
+    def need_any_group(self) -> None:
+        """Raises WrongUse where the file has no group."""
+        if not (self.groups or self.wrong):
+            raise WrongUse(_listed(self.source, [_NO_GROUP]))
+
     def check(self) -> None:
         """Raises WrongUse with every problem of every group."""
         if self.wrong:
@@ -208,8 +218,9 @@ def read_settings(path: str | Path) -> Settings:
 def load_settings(text: str, source: str) -> Settings:
     """Settings from TOML; ``source`` names it in errors. A group with problems does not affect the others.
 
-    Raises WrongUse for a text that is not TOML, for a wrong table ``[spark]`` or ``[[retention]]``, and for a file without
-    groups or with other tables: below a misspelled ``[[group]]`` TOML adds each ``[[group.subscription]]`` to the group above.
+    Raises WrongUse for a text that is not TOML, for a wrong table ``[spark]`` or ``[[retention]]``, for a file with nothing but
+    ``[planned]``, and for one with other tables: below a misspelled ``[[group]]`` TOML adds each ``[[group.subscription]]`` to
+    the group above.
     """
     try:
         document = tomllib.loads(text.removeprefix("\ufeff"))  # editors of Windows write a byte order mark
@@ -230,8 +241,8 @@ def load_settings(text: str, source: str) -> Settings:
     if not _is_tables(tables):
         problems.append("group must be a table [[group]]")
         tables = []
-    elif not tables:
-        problems.append("there is no group: add a [[group]] with a name, a listener and a [[group.subscription]]")
+    elif not (tables or _NEEDS_NO_GROUP & document.keys()):
+        problems.append(_NO_GROUP)
     groups, wrong = _load_groups(tables)
     if problems:
         raise WrongUse(_listed(source, problems + _lines(wrong)))

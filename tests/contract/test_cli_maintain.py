@@ -165,3 +165,14 @@ def test_wrong_settings_stop_maintenance_before_it_begins(busy: Rmq) -> None:
     assert (answer.exit_code, "OrderEvents: max_age: invalid duration 'soon'" in answer.err) == (2, True)
     settings.unlink()
     assert busy.json("maintain", "--dry-run")["removals"] == []
+
+
+def test_settings_of_retention_alone_are_enough_for_a_store_without_groups(imported: Rmq) -> None:
+    settings = imported.folder / "retention.toml"
+    settings.write_text('[[retention]]\ntopic = "*"\nmax_age = "1d"\nmax_unconsumed_age = "1d"\n')
+    answer = imported.json("maintain", "--settings", str(settings), "--step", "retention", "--dry-run")
+    assert answer["removals"]
+    checks = imported("doctor", "--settings", str(settings), "--json").json()["checks"]
+    assert f"{settings}: 0 groups" in str(checks)
+    refused = imported("consume", "--all", "--settings", str(settings))
+    assert (refused.exit_code, "there is no group: add a [[group]]" in refused.err) == (2, True)

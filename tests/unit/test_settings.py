@@ -425,12 +425,23 @@ def test_below_a_misspelled_group_nothing_is_added_to_the_group_above_it() -> No
     [
         ("", "there is no group"),
         ("group = []", "there is no group"),
+        ("[planned]", "there is no group"),
         ('[group]\nname = "orders"', "group must be a table [[group]]"),
         ("group = 5", "group must be a table [[group]]"),
     ],
 )
 def test_a_file_without_groups_is_refused(text: str, problem: str) -> None:
     assert problem in problems(text)[0]
+
+
+@pytest.mark.parametrize("text", ['[[retention]]\ntopic = "*"\nmax_age = "30d"', '[spark]\nmaster = "local[2]"'])
+def test_a_file_without_groups_may_say_what_a_store_without_groups_needs(text: str) -> None:
+    settings = load_settings(text, "tests")
+    assert settings.groups == ()
+    with pytest.raises(WrongUse, match="tests has no group 'orders'; known: none"):
+        settings.group("orders")
+    with pytest.raises(WrongUse, match=r"there is no group: add a \[\[group\]\]"):
+        settings.need_any_group()
 
 
 @pytest.mark.parametrize(

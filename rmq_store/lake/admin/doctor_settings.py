@@ -27,7 +27,7 @@ def settings_check(path: str, *, required: bool) -> Check:
         settings = read_settings(path)
         settings.check()
         groups = [group.name for group in settings.groups]
-        return f"{path}: {len(groups)} groups: {', '.join(groups)}"
+        return ": ".join([path, f"{len(groups)} groups", *([", ".join(groups)] if groups else [])])
 
     return Check("settings", look, "correct the file; all its problems are listed")
 
