@@ -367,6 +367,23 @@ def of_another_kind(at: PlantedShard) -> None:
 def of_another_kind_later(at: PlantedShard) -> None:
     add = at.add_of(imported_file(at))
     values = {"dataChange": False, "partitionValues": add["partitionValues"] | {"kind": "archive"}}
+def described(table: str = "commitlog", **values: Any) -> Plant:
+    """Other values in the description of a table; None: it lacks them."""
+
+    def change(kind: str, action: Row) -> Row:
+        every = {**action, **values} if kind == "metaData" else action
+        return {k: v for k, v in every.items() if k not in values or v is not None}
+
+    return lambda at: at.edit_log(change, table)
+
+
+def with_property(name: str, value: str) -> Plant:
+    def change(kind: str, action: Row) -> Row:
+        return action | {"configuration": action["configuration"] | {name: value}} if kind == "metaData" else action
+
+    return lambda at: at.edit_log(change)
+
+
     at.add_entry({"add": add | values})
 
 
@@ -544,6 +561,16 @@ FAULTS: dict[str, tuple[Plant, Problem]] = {
     "another subscription": (moved_position(sub_id("shop"), 1), Problem.POSITION_NOT_RECORDED),
     "a claim without a commit": (position(own_id("shop"), Claim(77, 0).packed()), Problem.POSITION_NOT_RECORDED),
     "a lease that lasts for ever": (
+    "a derived table without its id": (described("offsets", id=None), Problem.TABLE_PROPERTIES_DIFFER),
+    "files of another format by the log": (
+        described(format={"provider": "orc", "options": {}}),
+        Problem.TABLE_PROPERTIES_DIFFER,
+    ),
+    "files of no format by the log": (described("consumequeue", format=None), Problem.TABLE_PROPERTIES_DIFFER),
+    "a property of Delta that rmq does not set": (
+        with_property("delta.enableChangeDataFeed", "true"),
+        Problem.TABLE_PROPERTIES_DIFFER,
+    ),
         moved_position(own_queue_id("shop", QUEUE), 4_102_444_800),
         Problem.POSITION_NOT_RECORDED,
     ),
@@ -704,6 +731,14 @@ def test_a_record_that_was_taken_out_of_the_log_is_not_taken_out_of_the_derived_
 
 def test_every_kind_of_problem_has_advice_and_is_shown_by_a_damage_or_a_fault() -> None:
     shown = {Problem.of(problem) for _, problems in DAMAGES.values() for problem, _, _ in problems}
+def test_a_property_that_says_nothing_to_an_engine_is_no_fault(sound: Path, tmp_path: Path) -> None:
+    plant: dict[str, tuple[Plant, Problem]] = {
+        "owner": (with_property("owner", "team-a"), Problem.TABLE_PROPERTIES_DIFFER)
+    }
+    (findings,) = planted(sound, tmp_path / "store", ["owner"], plant).values()
+    assert {finding.problem for finding in findings} == {Problem.SHARD_ELSEWHERE}, "the copy of the shard"
+
+
     shown |= {problem for faults in (FAULTS, UNREADABLE, CONTENT_FAULTS) for _, problem in faults.values()}
     assert list(ADVICE) == list(Problem)
     assert set(Problem) - shown == set()

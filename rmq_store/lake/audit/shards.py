@@ -26,6 +26,11 @@ from rmq_store.lake.table.store import TABLE_ID, LakeStore, read_store, shard_en
 _STATS = {kind.name: kind.stats for kind in KINDS} | {"commitlog": tables.COMMITLOG_STATS}
 """The columns with statistics of each table: without them a reader cannot look for a value."""
 
+_DELTA = "delta."
+_PROPERTIES = frozenset({*CONFIGURATION, STATS_COLUMNS, "delta.checkpointInterval"})
+"""The properties that tell an engine how to read and write a table; the last one is of stores of format 1. Any other name says
+nothing to an engine, so a user or a catalogue may have added it."""
+
 Entry = Mapping[str, Any]
 """What a file in ``shards/`` has."""
 
@@ -107,8 +112,14 @@ def _settings(shard: Shard, name: str, table: LakeTable, changed: Sequence[str])
     view = table.log.view
     metadata = view.metadata or {}
     wrong = [*changed] if may_write(view.protocol) else [*changed, "the writer features of its protocol"]
+    id_ = metadata.get("id")
+    if not (id_ and isinstance(id_, str)) and not changed:
+        wrong.append("its id")
+    if not _is_parquet(metadata.get("format")):
+        wrong.append("the format of its files")
     configuration = metadata.get("configuration") or {}
     wrong += [key for key, value in CONFIGURATION.items() if configuration.get(key) != value]
+    wrong += sorted(key for key in configuration if key.lower().startswith(_DELTA) and key not in _PROPERTIES)
     if metadata.get("partitionColumns") != table.partition_by:
         wrong.append("its partition columns")
     if not {*_STATS[name]} <= {*configuration.get(STATS_COLUMNS, "").split(",")}:
@@ -118,6 +129,11 @@ def _settings(shard: Shard, name: str, table: LakeTable, changed: Sequence[str])
         yield Finding(
             shard=shard.name, problem=Problem.TABLE_PROPERTIES_DIFFER, file=name, detail=f"of {', '.join(wrong)}"
         )
+
+
+def _is_parquet(format_: object) -> bool:
+    """Whether the ``format`` of a table's description is that of Delta's files, without options."""
+    return isinstance(format_, dict) and format_.get("provider") == "parquet" and not format_.get("options")
 
 
 def _columns(schema: pa.Schema, metadata: Mapping[str, Any]) -> list[str]:
