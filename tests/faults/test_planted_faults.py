@@ -188,6 +188,16 @@ def another_day(kind: str, newest: bool = False, day: str | None = "2020-01-01")
     return plant
 
 
+def another_day_of(table: str) -> Plant:
+    """A reader of one day leaves the file of a derived table out."""
+
+    def plant(at: PlantedShard) -> None:
+        dispatch(at.shard, Host(), every_commit=True)
+        at.edit_add(at.files(table)[0], table, partitionValues={"store_day": "2020-01-01"})
+
+    return plant
+
+
 def another_topic_in_the_log(at: PlantedShard) -> None:
     stats = at.add_of(imported_file(at))["stats"]
     at.edit_add(imported_file(at), stats=stats.replace(f'"{QUEUE.topic}"', '"Other"'))
@@ -338,6 +348,23 @@ def metadata(table: str = "commitlog", **values: Callable[[str], str]) -> Plant:
     return lambda at: at.edit_log(change, table)
 
 
+def described(table: str = "commitlog", **values: Any) -> Plant:
+    """Other values in the description of a table; None: it lacks them."""
+
+    def change(kind: str, action: Row) -> Row:
+        every = {**action, **values} if kind == "metaData" else action
+        return {k: v for k, v in every.items() if k not in values or v is not None}
+
+    return lambda at: at.edit_log(change, table)
+
+
+def with_property(name: str, value: str) -> Plant:
+    def change(kind: str, action: Row) -> Row:
+        return action | {"configuration": action["configuration"] | {name: value}} if kind == "metaData" else action
+
+    return lambda at: at.edit_log(change)
+
+
 def column_type(column: str, type_: str, other: str) -> Callable[[str], str]:
     before, after = (f'"name":"{column}","type":{one}' for one in (type_, other))
 
@@ -367,23 +394,6 @@ def of_another_kind(at: PlantedShard) -> None:
 def of_another_kind_later(at: PlantedShard) -> None:
     add = at.add_of(imported_file(at))
     values = {"dataChange": False, "partitionValues": add["partitionValues"] | {"kind": "archive"}}
-def described(table: str = "commitlog", **values: Any) -> Plant:
-    """Other values in the description of a table; None: it lacks them."""
-
-    def change(kind: str, action: Row) -> Row:
-        every = {**action, **values} if kind == "metaData" else action
-        return {k: v for k, v in every.items() if k not in values or v is not None}
-
-    return lambda at: at.edit_log(change, table)
-
-
-def with_property(name: str, value: str) -> Plant:
-    def change(kind: str, action: Row) -> Row:
-        return action | {"configuration": action["configuration"] | {name: value}} if kind == "metaData" else action
-
-    return lambda at: at.edit_log(change)
-
-
     at.add_entry({"add": add | values})
 
 
@@ -454,6 +464,9 @@ FAULTS: dict[str, tuple[Plant, Problem]] = {
     "no day of a record in the log": (another_day("ctl", day=None), Problem.STATISTICS_DIFFER),
     "no day of imported messages in the log": (another_day("msg", day=None), Problem.STATISTICS_DIFFER),
     "no day of messages that were born here": (another_day("msg", newest=True, day=None), Problem.STATISTICS_DIFFER),
+    "another day of a file of consumequeue in the log": (another_day_of("consumequeue"), Problem.STATISTICS_DIFFER),
+    "another day of a file of offsets in the log": (another_day_of("offsets"), Problem.STATISTICS_DIFFER),
+    "another day of a file of commits in the log": (another_day_of("commits"), Problem.STATISTICS_DIFFER),
     "statistics of another topic in the log": (another_topic_in_the_log, Problem.STATISTICS_DIFFER),
     "a column that is null by the log": (null_in_the_log, Problem.STATISTICS_DIFFER),
     "a record without its least values in the log": (without_statistics("ctl", "minValues"), Problem.STATISTICS_DIFFER),
@@ -500,6 +513,16 @@ FAULTS: dict[str, tuple[Plant, Problem]] = {
         Problem.TABLE_PROPERTIES_DIFFER,
     ),
     "another id of the table": (other_id, Problem.TABLE_PROPERTIES_DIFFER),
+    "a derived table without its id": (described("offsets", id=None), Problem.TABLE_PROPERTIES_DIFFER),
+    "files of another format by the log": (
+        described(format={"provider": "orc", "options": {}}),
+        Problem.TABLE_PROPERTIES_DIFFER,
+    ),
+    "files of no format by the log": (described("consumequeue", format=None), Problem.TABLE_PROPERTIES_DIFFER),
+    "a property of Delta that rmq does not set": (
+        with_property("delta.enableChangeDataFeed", "true"),
+        Problem.TABLE_PROPERTIES_DIFFER,
+    ),
     "a shard under another name": (nothing_more, Problem.SHARD_ELSEWHERE),
     "a message file that is an archive by the log": (of_another_kind, Problem.FILE_OF_ANOTHER_KIND),
     "a later entry that makes a message file an archive": (of_another_kind_later, Problem.FILE_OF_ANOTHER_KIND),
@@ -561,16 +584,6 @@ FAULTS: dict[str, tuple[Plant, Problem]] = {
     "another subscription": (moved_position(sub_id("shop"), 1), Problem.POSITION_NOT_RECORDED),
     "a claim without a commit": (position(own_id("shop"), Claim(77, 0).packed()), Problem.POSITION_NOT_RECORDED),
     "a lease that lasts for ever": (
-    "a derived table without its id": (described("offsets", id=None), Problem.TABLE_PROPERTIES_DIFFER),
-    "files of another format by the log": (
-        described(format={"provider": "orc", "options": {}}),
-        Problem.TABLE_PROPERTIES_DIFFER,
-    ),
-    "files of no format by the log": (described("consumequeue", format=None), Problem.TABLE_PROPERTIES_DIFFER),
-    "a property of Delta that rmq does not set": (
-        with_property("delta.enableChangeDataFeed", "true"),
-        Problem.TABLE_PROPERTIES_DIFFER,
-    ),
         moved_position(own_queue_id("shop", QUEUE), 4_102_444_800),
         Problem.POSITION_NOT_RECORDED,
     ),
@@ -670,6 +683,14 @@ def test_the_audit_finds(findings: dict[str, list[Finding]], name: str) -> None:
     assert FAULTS[name][1] in {finding.problem for finding in findings[name]}
 
 
+def test_a_property_that_says_nothing_to_an_engine_is_no_fault(sound: Path, tmp_path: Path) -> None:
+    plant: dict[str, tuple[Plant, Problem]] = {
+        "owner": (with_property("owner", "team-a"), Problem.TABLE_PROPERTIES_DIFFER)
+    }
+    (findings,) = planted(sound, tmp_path / "store", ["owner"], plant).values()
+    assert {finding.problem for finding in findings} == {Problem.SHARD_ELSEWHERE}, "the copy of the shard"
+
+
 def test_a_file_with_segments_that_left_the_table_is_found_by_them_only(findings: dict[str, list[Finding]]) -> None:
     problems = {finding.problem for finding in findings["a message file taken out of the table"]}
     assert Problem.SEGMENT_FILE_NOT_LIVE in problems
@@ -731,14 +752,6 @@ def test_a_record_that_was_taken_out_of_the_log_is_not_taken_out_of_the_derived_
 
 def test_every_kind_of_problem_has_advice_and_is_shown_by_a_damage_or_a_fault() -> None:
     shown = {Problem.of(problem) for _, problems in DAMAGES.values() for problem, _, _ in problems}
-def test_a_property_that_says_nothing_to_an_engine_is_no_fault(sound: Path, tmp_path: Path) -> None:
-    plant: dict[str, tuple[Plant, Problem]] = {
-        "owner": (with_property("owner", "team-a"), Problem.TABLE_PROPERTIES_DIFFER)
-    }
-    (findings,) = planted(sound, tmp_path / "store", ["owner"], plant).values()
-    assert {finding.problem for finding in findings} == {Problem.SHARD_ELSEWHERE}, "the copy of the shard"
-
-
     shown |= {problem for faults in (FAULTS, UNREADABLE, CONTENT_FAULTS) for _, problem in faults.values()}
     assert list(ADVICE) == list(Problem)
     assert set(Problem) - shown == set()

@@ -66,7 +66,15 @@ _TWICE = (
     " GROUP BY shard, commit_id HAVING count(*) > 1"
 )
 
-TEXTS = (*_DIGESTS, _TWICE)
+_DAYS = """
+SELECT DISTINCT f.shard, f.table_name, f.file FROM (
+    SELECT shard, table_name, file, store_day, unnest([min_commit_id, max_commit_id]) AS commit_id FROM derived_files
+) f JOIN ctl c ON c.shard = f.shard AND c.commit_id = f.commit_id
+WHERE CAST(epoch_ms(c.store_timestamp) AS DATE) <> f.store_day
+"""
+"""A file has rows of commits of one day, which a join keeps. Small files have no statistics of ``store_timestamp``."""
+
+TEXTS = (*_DIGESTS, _DAYS, _TWICE)
 """The statements of ``derived_tables``."""
 
 
@@ -76,11 +84,14 @@ def derived_tables(store: LakeStore, ask: Ask) -> Iterator[Finding]:
     for shard in store.shards():
         yield from _rolled_back(shard)
     try:
-        answers = ask(_DIGESTS)
+        *answers, days = ask((*_DIGESTS, _DAYS))
         differing = {shard for answer in answers for shard in answer.column("shard").to_pylist()}
     except (RmqError, OSError):
         differing = set(store.shard_names())
     else:
+        for row in days.to_pylist():
+            file = f"{row['table_name']}/{row['file']}"
+            yield Finding(shard=row["shard"], problem=Problem.STATISTICS_DIFFER, file=file, detail="of store_day")
         yield from _twice(ask) if differing else ()
     differing |= {shard.name for shard in store.shards() if _is_miscounted(shard)}
     for shard in store.shards():

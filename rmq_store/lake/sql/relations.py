@@ -8,6 +8,7 @@ relations that the views name. Every relation covers all shards and has the colu
 - ``clock``: one row, the time of the snapshot
 - ``live_files``: the live files of the commit log's table, by their path in it; ``placed_rows``: those of ``num_rows`` that
   are messages in a queue, or other rows with a place
+- ``derived_files``: the live files of the derived tables
 - ``msg``: message rows; ``archived``: those of the archive
 - ``outcome_ranges``: ranges with an outcome and no message; ``key_rows``: keys of acked messages
 - ``ctl_rows``: one row per commit, from the derived table ``commits`` and the commits that it lacks, so that a view is
@@ -34,7 +35,7 @@ import pyarrow.compute as pc
 
 from rmq_store.commit.ctl import Action
 from rmq_store.lake.commit.cursor import refuse_rolled_back
-from rmq_store.lake.commit.derived_tables import COMMITS, MOVES, QUEUES, Derived
+from rmq_store.lake.commit.derived_tables import COMMITS, KINDS, MOVES, QUEUES, Derived
 from rmq_store.lake.commit.tail import undispatched
 from rmq_store.lake.sql.position_rows import POSITIONS, SHARD, position_rows
 from rmq_store.lake.table import tables
@@ -106,6 +107,8 @@ class LiveFiles:
 
 # --- relations that are made in memory ------------------------------------------------------------------------------------
 
+_DAY_AND_COMMITS = ("store_day", "min_commit_id", "max_commit_id")
+
 LIVE_FILES = pa.schema(
     [
         SHARD,
@@ -117,6 +120,10 @@ LIVE_FILES = pa.schema(
         ("min_commit_id", pa.string()),
         ("max_commit_id", pa.string()),
     ]
+)
+
+DERIVED_FILES = pa.schema(
+    [SHARD, ("table_name", pa.string()), *(LIVE_FILES.field(name) for name in ("file", *_DAY_AND_COMMITS))]
 )
 
 
@@ -136,6 +143,7 @@ class Snapshot:
         for shard in self._shards:
             # The derived tables first: then the commit log's handle is never behind them, and the tail closes the gap.
             files = {FILE_RELATIONS[name].table_name for name in names if name in FILE_RELATIONS}
+            files |= {kind.name for kind in KINDS} if "derived_files" in names else set()
             shard.refresh(*sorted(files - {_COMMITLOG}))
             cursors = {"consumequeue", "offsets"} - files if "positions" in names else set()
             shard.refresh(_COMMITLOG, *sorted(cursors))
@@ -168,6 +176,10 @@ class Snapshot:
     def live_files(self) -> pa.Table:
         return pa.concat_tables([LIVE_FILES.empty_table(), *map(_live_files, self._shards)])
 
+    def derived_files(self) -> pa.Table:
+        each = [_derived_files(shard, kind) for shard in self._shards for kind in KINDS]
+        return pa.concat_tables([DERIVED_FILES.empty_table(), *each])
+
     def clock(self) -> pa.Table:
         return pa.table({"now_ms": pa.array([self._now_ms], pa.int64())})
 
@@ -184,6 +196,8 @@ class Snapshot:
                 return self.tail(MOVES)
             case "live_files":
                 return self.live_files()
+            case "derived_files":
+                return self.derived_files()
             case _:
                 return self.clock()
 
@@ -198,14 +212,25 @@ def _live_files(shard: Shard) -> pa.Table:
         files.column("partition.kind").cast(pa.string()),
         rows,
         pc.subtract(rows, files.column("null_count.rel")),
-        files.column("partition.store_day"),
-        files.column("min.commit_id"),
-        files.column("max.commit_id"),
+        *_day_and_commits(files),
     ]
     return pa.table(columns, schema=LIVE_FILES)
 
 
-SMALL_RELATIONS = ("positions", "ctl_tail", "consumequeue_tail", "offsets_tail", "live_files", "clock")
+def _derived_files(shard: Shard, kind: Derived) -> pa.Table:
+    files = kind.table(shard).files()
+    names = [pa.repeat(pa.scalar(name), len(files)) for name in (shard.name, kind.name)]
+    columns = [*names, files.column("path").cast(pa.string()), *_day_and_commits(files)]
+    return pa.table(columns, schema=DERIVED_FILES)
+
+
+def _day_and_commits(files: pa.Table) -> list[pa.ChunkedArray]:
+    return [files.column(name) for name in ("partition.store_day", "min.commit_id", "max.commit_id")]
+
+
+SMALL_RELATIONS = (
+    "positions", "ctl_tail", "consumequeue_tail", "offsets_tail", "live_files", "derived_files", "clock"
+)  # fmt: skip
 
 
 # --- relations that are SQL over the others --------------------------------------------------------------------------
