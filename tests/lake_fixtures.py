@@ -215,7 +215,7 @@ class Bench:
     ) -> Committed:
         """An operator's reset."""
         moved = Moved(group, queue, from_offset, to_offset, 1)
-        ctl = self.ctl(Action.RESET, group=group, moved=(moved,), reason=reason, request_id="2026-11-20-reset")
+        ctl = self.ctl(Action.RESET, group=group, epoch=1, moved=(moved,), reason=reason, request_id="2026-11-20-reset")
         return self.commit(ctl, {grp_id(group): 1, off_id(group, queue): to_offset, pas_id(group, queue): 1})
 
     def delete(self, group: str, queue: MessageQueue, from_offset: int, *, position: int = ABSENT) -> Committed:
@@ -252,6 +252,7 @@ class Bench:
         honest = tallies or _honest(begin, end, retried, dead, lost)
         consumed = Consumed(QueueRange(queue, begin, end), 0, honest, start_rule)
         ctl = self.ctl(Action.CONSUME, group=group, window_id=f"{group}-0-hand", request_id="2026-11-20-hand", epoch=0)
+        ctl = replace(ctl, listener="tests:none")
         files, produced = self._copies(
             ctl,
             group,
@@ -279,7 +280,8 @@ class Bench:
         stored = self.shard.positions().get(off_id(SCHEDULE_GROUP, lane))
         rule = "first_offset" if stored is None else "stored"
         consumed = Consumed(QueueRange(lane, begin, end), 0, _honest(begin, end, (), (), ()), rule)
-        ctl = self.ctl(Action.DELIVER, group=SCHEDULE_GROUP, request_id="2026-11-20-deliver", consumed=(consumed,))
+        ctl = self.ctl(Action.DELIVER, group=SCHEDULE_GROUP, request_id="2026-11-20-deliver", epoch=0)
+        ctl = replace(ctl, consumed=(consumed,))
         files = []
         if copies:
             rows = [_copy(target, SCHEDULE_GROUP, lane, offset, CAUSE) for offset in copies]
@@ -296,7 +298,7 @@ class Bench:
             Consumed(QueueRange(letters, begin, end), 0, _honest(begin, end, (), (), ()), REDRIVE)
             for begin, end in ranges
         )
-        ctl = self.ctl(Action.REDRIVE, group=group, request_id="2026-11-20-redrive", consumed=consumed)
+        ctl = self.ctl(Action.REDRIVE, group=group, request_id="2026-11-20-redrive", epoch=0, consumed=consumed)
         rows = [_copy(target, group, letters, offset, REDRIVE) for offset in copies]
         file = self.stage_messages(ctl.commit_id, [{**row, "part": 0, "rel": n} for n, row in enumerate(rows)])
         ctl = replace(ctl, produced=(Produced(target, 0, len(rows), 0, file.path),))

@@ -54,7 +54,7 @@ from tests.faults.answers import Clock, set_clock
 from tests.faults.stores import HOUR_MS, TESTS, Lake
 from tests.faults.test_planted_contents import FAULTS as CONTENT_FAULTS
 from tests.lake_damages import DAMAGES
-from tests.lake_fixtures import small_store
+from tests.lake_fixtures import SmallStore, small_store
 from tests.planted_shard import PlantedShard, Row
 
 SHARD = "broker-a"
@@ -196,6 +196,25 @@ def another_day_of(table: str) -> Plant:
         at.edit_add(at.files(table)[0], table, partitionValues={"store_day": "2020-01-01"})
 
     return plant
+
+
+def in_newest_record(action: str, change: Callable[[Row], Row]) -> Plant:
+    """Another record of the newest commit with an action, of which the table ``commits`` has no copy yet."""
+    return lambda at: at.rewrite_rows(at.record(action), change)
+
+
+def another_digest_of_joined_records(at: PlantedShard) -> None:
+    compacted(at)
+    commits = at.shard.ctls_since(0, action="compact")
+    (joined,) = (ctl.commit_id for ctl in commits for file in ctl.files if file.path.startswith("kind=ctl/"))
+    (record,) = (file for file in at.files(kind="ctl") if f"/{joined}-0-" in file)
+    at.rewrite_rows(record, in_first("files", sha256="0" * 64))
+
+
+def no_epoch_in_a_redrive(at: PlantedShard) -> None:
+    made = SmallStore(LakeStore.open(Root.parse(str(at.root))))
+    made.bench(at.name).redrive("shop", [(0, 1)], copies=[0])
+    at.rewrite_rows(at.record("redrive"), lambda row: row | {"epoch": None})
 
 
 def another_topic_in_the_log(at: PlantedShard) -> None:
@@ -467,6 +486,35 @@ FAULTS: dict[str, tuple[Plant, Problem]] = {
     "another day of a file of consumequeue in the log": (another_day_of("consumequeue"), Problem.STATISTICS_DIFFER),
     "another day of a file of offsets in the log": (another_day_of("offsets"), Problem.STATISTICS_DIFFER),
     "another day of a file of commits in the log": (another_day_of("commits"), Problem.STATISTICS_DIFFER),
+    "another size of a file in the record of its commit": (
+        in_newest_record("send", in_first("files", size=1)),
+        Problem.RECORDED_FILE_DIFFERS,
+    ),
+    "another number of rows of a file in the record of its commit": (
+        in_newest_record("consume", in_first("files", rows=7)),
+        Problem.RECORDED_FILE_DIFFERS,
+    ),
+    "a file less in the record of a commit with its segments": (
+        in_newest_record("deliver", lambda row: row | {"files": []}),
+        Problem.RECORDED_FILE_DIFFERS,
+    ),
+    "another digest of joined records in the record of their commit": (
+        another_digest_of_joined_records,
+        Problem.RECORDED_FILE_DIFFERS,
+    ),
+    "a hash sum of no messages in the record of a commit": (
+        in_newest_record("deliver", in_first("consumed", retried_hash=1)),
+        Problem.RECORD_NOT_VALID,
+    ),
+    "a window in the record of a reset": (
+        in_newest_record("reset", lambda row: row | {"window_id": "zz"}),
+        Problem.RECORD_NOT_VALID,
+    ),
+    "a version of a subscription in the record of an import": (
+        in_newest_record("import", lambda row: row | {"subscription_version": 7}),
+        Problem.RECORD_NOT_VALID,
+    ),
+    "no epoch in the record of a redrive": (no_epoch_in_a_redrive, Problem.RECORD_NOT_VALID),
     "statistics of another topic in the log": (another_topic_in_the_log, Problem.STATISTICS_DIFFER),
     "a column that is null by the log": (null_in_the_log, Problem.STATISTICS_DIFFER),
     "a record without its least values in the log": (without_statistics("ctl", "minValues"), Problem.STATISTICS_DIFFER),

@@ -1,7 +1,7 @@
 """Every file that the log of a table names is in the store, with the size and the rows that the log says.
 
 One listing for each table shows the sizes. Then the end of each file is read, its footer: one request in S3, several at once.
-Files with the records of commits are read whole, and compared with the digests in their names.
+Files with the records of commits are read whole, compared with the digests in their names, and each record with its action.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from rmq_store.errors import RmqError
 from rmq_store.lake.audit.finding import Finding, Problem
+from rmq_store.lake.audit.records import WrongRecord, wrong_records
 from rmq_store.lake.commit.derived_tables import KINDS
 from rmq_store.lake.read.open_files import end_of
 from rmq_store.lake.table.delta_table import LakeTable
@@ -113,33 +114,47 @@ def _stored(shard: Shard, file: _File, size: int | None) -> Finding | None:
 
 def _ends(root: Root, shard: Shard, live: list[_File], progress: Progress | None) -> Iterator[Finding]:
     read = partial(_end, root, shard.name)
-    for number, finding in enumerate(in_parallel(root, read, live, _FOOTERS_AT_ONCE), 1):
-        if finding:
-            yield finding
+    for number, findings in enumerate(in_parallel(root, read, live, _FOOTERS_AT_ONCE), 1):
+        yield from findings
         if progress and (number % _EVERY == 0 or number == len(live)):
             progress(number, len(live))
 
 
-def _end(root: Root, shard: str, file: _File) -> Finding | None:
-    """What the footer of a file shows."""
+def _end(root: Root, shard: str, file: _File) -> list[Finding]:
+    """What the footer of a file shows, and, where a file of records is as it was written, what these show."""
     report: Callable[..., Finding] = partial(Finding, shard=shard, file=file.place)
-    change = None
     try:
-        if file.kind == "ctl":  # small, and nothing else has its digest
-            content = root.read(f"{shard}/{file.place}")
-            change, metadata = change_of(file.path, content), pq.read_metadata(pa.BufferReader(content))
-        else:
+        if file.kind != "ctl":
             metadata, _, _ = end_of(root, f"{shard}/{file.place}")
-        columns = _columns(metadata)
+            return _of_footer(report, file, metadata)
+        content = root.read(f"{shard}/{file.place}")  # small, and nothing else has its digest
+        metadata, change = pq.read_metadata(pa.BufferReader(content)), change_of(file.path, content)
+        findings = _of_footer(report, file, metadata, change)
+        if any(finding.problem != Problem.STATISTICS_DIFFER for finding in findings):
+            return findings
+        rows = pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
     except (RmqError, OSError, pa.ArrowException) as error:
-        return report(problem=Problem.FILE_UNREADABLE, detail=str(error))
+        return [report(problem=Problem.FILE_UNREADABLE, detail=str(error))]
+    return [*findings, *(_of_record(report, wrong) for wrong in wrong_records(rows))]
+
+
+def _of_record(report: Callable[..., Finding], wrong: WrongRecord) -> Finding:
+    detail = f"the record of commit {wrong.commit_id}, action {wrong.action}, has {wrong.facts}"
+    return report(problem=Problem.RECORD_NOT_VALID, group_name=wrong.group_name, detail=detail)
+
+
+def _of_footer(
+    report: Callable[..., Finding], file: _File, metadata: pq.FileMetaData, change: str | None = None
+) -> list[Finding]:
+    """``change``: as ``change_of``."""
+    columns = _columns(metadata)
     if missing := _COLUMNS.get(file.kind, frozenset()).difference(columns):
-        return report(problem=Problem.FILE_OF_ANOTHER_TABLE, detail=f"no column {', '.join(sorted(missing))}")
+        return [report(problem=Problem.FILE_OF_ANOTHER_TABLE, detail=f"no column {', '.join(sorted(missing))}")]
     if metadata.num_rows != file.rows:
         detail = f"{metadata.num_rows} rows, by the log {file.rows}"
-        return report(problem=Problem.FILE_ROWS_DIFFER, detail=detail)
+        return [report(problem=Problem.FILE_ROWS_DIFFER, detail=detail)]
     if change:
-        return report(problem=Problem.FILE_CHANGED, detail=change)
+        return [report(problem=Problem.FILE_CHANGED, detail=change)]
     bounds, nulls = _bounds(metadata)
     wrong = {column for column, pair in bounds.items() if not _contains(file.log, column, *pair)}
     absent = _absent(file.log, columns)
@@ -149,8 +164,8 @@ def _end(root: Root, shard: str, file: _File) -> Finding | None:
     if not _is_of_its_day(file.log, bounds):
         wrong.add("store_day")
     if wrong:
-        return report(problem=Problem.STATISTICS_DIFFER, detail=f"of {', '.join(sorted(wrong))}")
-    return None
+        return [report(problem=Problem.STATISTICS_DIFFER, detail=f"of {', '.join(sorted(wrong))}")]
+    return []
 
 
 def _bounds(metadata: pq.FileMetaData) -> tuple[dict[str, tuple[Any, Any]], dict[str, int]]:

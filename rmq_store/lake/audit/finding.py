@@ -58,6 +58,7 @@ class Problem(StrEnum):
     REPLACED_FILE_LIVE = "replaced file live"
     RECORDED_FILE_NOT_LIVE = "recorded file not live"
     FILE_NOT_RECORDED = "file not recorded"
+    RECORDED_FILE_DIFFERS = "recorded file differs"
     SEGMENT_ROWS_DIFFER = "segment rows differ"
     SEGMENTS_OVERLAP = "segments overlap"
     MESSAGES_MISSING = "messages missing"
@@ -67,6 +68,7 @@ class Problem(StrEnum):
     POSITION_NOT_RECORDED = "position not recorded"
     # ``derived.py``: the records of commits, and the tables that are made from them.
     COMMIT_TWICE = "commit twice"
+    RECORD_NOT_VALID = "commit record not valid"
     COMMIT_RECORD_DIFFERS = "commit record differs"
     COMMIT_NOT_IN_LOG = "commit not in the log"
     DERIVED_TABLE_DIFFERS = "derived table differs"
@@ -223,6 +225,11 @@ ADVICE: Mapping[Problem, Advice] = {
         "twice, or another tool made them",
         "Stop what writes to the store, and run no 'rmq maintain'. " + _RESTORE_LOG,
     ),
+    Problem.RECORDED_FILE_DIFFERS: Advice(
+        "by the record of its commit a file has another size, other rows or another digest than by the log, or the record does "
+        "not list it: one of the two was changed",
+        _RESTORE_LOG,
+    ),
     Problem.SEGMENT_ROWS_DIFFER: Advice(
         "the segments name more or fewer rows of a file than it has: messages are missing, or there twice", _RESTORE_LOG
     ),
@@ -238,6 +245,10 @@ ADVICE: Mapping[Problem, Advice] = {
         "a position (an epoch, a pass, a claim, how far an import is) is not what the commits made it", _RESTORE_LOG
     ),
     Problem.COMMIT_TWICE: Advice("a commit counts twice in SQL", _RESTORE_LOG),
+    Problem.RECORD_NOT_VALID: Advice(
+        "the record of a commit lacks what every commit of its action has, or has what none has: it was changed",
+        "Compare its file with that of a backup, and restore it under the same name. " + _RESTORE_LOG,
+    ),
     Problem.COMMIT_RECORD_DIFFERS: Advice(
         "the commit log and the table commits have different records of a commit: one of the two was changed",
         "If the file of the log is 'file changed', restore it. Else do not rebuild yet, as that takes over the log's record: "

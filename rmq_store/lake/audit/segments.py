@@ -72,6 +72,18 @@ WHERE kind IS DISTINCT FROM 'msg' OR placed_rows = 0
 """
 """What has rows in queues, or should have, is a finding of ``_FILES``."""
 
+_RECORDED = f"""
+SELECT f.shard, f.file, w.commit_id, TRUE AS listed, w.rows, w.size, f.num_rows, f.size_bytes FROM live_files f
+JOIN ctl_files w ON w.shard = f.shard AND w.path = f.file
+WHERE w.rows <> f.num_rows OR w.size <> f.size_bytes
+    OR regexp_extract(f.file, '^kind=ctl/.*-([0-9a-f]{{32}})\\.parquet$', 1) NOT IN ('', left(w.sha256, 32))
+UNION ALL
+SELECT shard, file, commit_id, FALSE, NULL, NULL, NULL, NULL FROM ({without_record("ctl_files")}) n
+WHERE (shard, file, commit_id) IN (SELECT (shard, file, commit_id) FROM segments)
+"""
+"""A file of records has the begin of its digest in its name (``digest_name.py``). A record without a value is a finding of
+``files.py``, and so is a file of which the log says no number of rows. A file with segments is in the list of its commit."""
+
 _CURRENT = """
 SELECT *, max(end_offset) OVER (
     PARTITION BY shard, topic, broker_name, queue_id ORDER BY base_offset, end_offset, commit_id
@@ -154,15 +166,15 @@ WHERE group_name = 'CID_RMQ_SYS_SCHEDULE' AND cause = 'deliver' AND origin_broke
 """
 
 
-TEXTS = (_FILES, _REPLACED, _NOT_LIVE, _NOT_RECORDED, _OVERLAPS, _HOLES, _QUEUES, _DAYS, _IMPORTS, _COPIES)
+TEXTS = (_FILES, _REPLACED, _NOT_LIVE, _NOT_RECORDED, _RECORDED, _OVERLAPS, _HOLES, _QUEUES, _DAYS, _IMPORTS, _COPIES)
 """The statements of ``segments``."""
 
 
 def segments(ask: Ask) -> Iterator[Finding]:
     """Where rows have no place or several, where offsets have no message or several, where queues begin and end elsewhere
     than their messages, files that are of another day than their commits, those that a compaction had replaced, those that
-    left the table otherwise, and those that no commit wrote."""
-    files, replaced, not_live, not_recorded, overlaps, holes, queues, days, imports, copies = (
+    left the table otherwise, those that no commit wrote, and those that are not as their commits recorded them."""
+    files, replaced, not_live, not_recorded, recorded, overlaps, holes, queues, days, imports, copies = (
         answer.to_pylist() for answer in ask(TEXTS)
     )
     yield from map(_of_file, files)
@@ -179,6 +191,7 @@ def segments(ask: Ask) -> Iterator[Finding]:
             f"commit {row['commit_id']} wrote no such file" if row["commit_id"] else "its name is of no known commit"
         )
         yield Finding(shard=row["shard"], problem=Problem.FILE_NOT_RECORDED, file=file, detail=detail)
+    yield from map(_of_recorded, recorded)
     for row in overlaps:
         yield _of_queue(row, Problem.SEGMENTS_OVERLAP, row["begin_offset"], row["end_offset"], row["file"])
     for row in days:
@@ -288,6 +301,18 @@ def _times(queues: Sequence[Row], ask: Ask) -> Iterator[Finding]:
 def _of_queue(row: Row, problem: Problem, begin: int, end: int, file: str | None = None) -> Finding:
     place = {name: row[name] for name in _QUEUE}
     return Finding(shard=row["shard"], problem=problem, begin_offset=begin, end_offset=end, file=file, **place)
+
+
+def _of_recorded(row: Row) -> Finding:
+    """``row``: of the statement ``_RECORDED``."""
+    pairs = ((row["size"], row["size_bytes"], "bytes"), (row["rows"], row["num_rows"], "rows"))
+    differing = [f"{one} {unit}, by the log {log}" for one, log, unit in pairs if None not in (one, log) and one != log]
+    record = f"the record of commit {row['commit_id']}"
+    detail = f"by {record} {'; '.join(differing) or 'another SHA-256 than in its name'}"
+    if not row["listed"]:
+        detail = f"{record} has segments of it, and does not list it"
+    file = f"commitlog/{row['file']}"
+    return Finding(shard=row["shard"], problem=Problem.RECORDED_FILE_DIFFERS, file=file, detail=detail)
 
 
 def _of_file(row: Row) -> Finding:

@@ -115,6 +115,7 @@ LIVE_FILES = pa.schema(
         ("file", pa.string()),
         ("kind", pa.string()),
         ("num_rows", pa.int64()),
+        ("size_bytes", pa.int64()),
         ("placed_rows", pa.int64()),
         ("store_day", pa.date32()),
         ("min_commit_id", pa.string()),
@@ -211,6 +212,7 @@ def _live_files(shard: Shard) -> pa.Table:
         paths.cast(pa.string()),
         files.column("partition.kind").cast(pa.string()),
         rows,
+        files.column("size_bytes"),
         pc.subtract(rows, files.column("null_count.rel")),
         *_day_and_commits(files),
     ]

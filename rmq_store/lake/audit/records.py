@@ -1,0 +1,107 @@
+"""The record of a commit has the fields that its action has, and no others (``commit/ctl_fields.py``).
+
+What is read are the rows as the file has them: a ``Ctl`` that is made of a row does not keep all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import reduce
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_store.commit.ctl import Action
+from rmq_store.commit.ctl_fields import FIELDS, NULL_IN_ITEMS, TOGETHER, WITH_PASS, Actions
+from rmq_store.commit.positions import Outcome
+from rmq_store.lake.table import tables
+
+Mask = npt.NDArray[np.bool_]
+"""A value for each record."""
+
+
+class WrongRecord(NamedTuple):
+    """A record that no commit of its action has."""
+
+    commit_id: str | None
+    action: str
+    group_name: str | None
+    facts: str
+    """What is wrong with it, in words."""
+
+
+def wrong_records(rows: pa.Table) -> Iterator[WrongRecord]:
+    """The records, of schema ``CTL`` or of an earlier version with fewer columns, that are not as their actions make them. One
+    of an unknown action is none: it is not understood, which is a finding of another part."""
+    rows = rows.combine_chunks()
+    actions = _column(rows, "action")
+    wrong = [(fact, mask) for fact, mask in _facts(rows, actions) if mask.any()]
+    every = reduce(np.logical_or, (mask for _, mask in wrong), np.zeros(rows.num_rows, np.bool_))
+    for number in np.flatnonzero(every).tolist():
+        commit_id, group, action = (
+            _column(rows, name)[number].as_py() for name in ("commit_id", "group_name", "action")
+        )
+        yield WrongRecord(commit_id, action, group, ", ".join(fact for fact, mask in wrong if mask[number]))
+
+
+def _facts(rows: pa.Table, actions: pa.Array) -> Iterator[tuple[str, Mask]]:
+    known = _are_of(actions, frozenset(Action))
+    has = {name: _has(_column(rows, name)) for name in FIELDS}
+    for name, rule in FIELDS.items():
+        yield f"no {name}", _are_of(actions, rule.always) & ~has[name]
+        yield f"{name}, which it cannot have", known & ~_are_of(actions, rule.possible) & has[name]
+    for first, second in TOGETHER:
+        only_one = _are_of(actions, FIELDS[first].possible) & (has[first] != has[second])
+        yield f"only one of {first} and {second}", only_one
+    for name, nullable in NULL_IN_ITEMS.items():
+        yield from _facts_of_items(name, _column(rows, name), nullable, actions)
+
+
+def _facts_of_items(
+    name: str, lists: pa.Array, nullable: frozenset[str], actions: pa.Array
+) -> Iterator[tuple[str, Mask]]:
+    items, parents = pc.list_flatten(lists), pc.list_parent_indices(lists)
+    if not len(items):
+        return
+
+    def records(wrong: pa.Array) -> Mask:
+        mask = np.zeros(len(lists), np.bool_)
+        mask[parents.filter(pc.fill_null(wrong, False)).to_numpy(zero_copy_only=False)] = True
+        return mask
+
+    fields = {field.name: pc.struct_field(items, field.name) for field in items.type}
+    for field, values in fields.items():
+        if field not in nullable and values.null_count:
+            yield f"no {name}.{field}", records(pc.is_null(values))
+    if name == "consumed":
+        for outcome in (one for one in Outcome if one in fields):
+            none_but_hash = pc.and_(pc.equal(fields[outcome], 0), pc.not_equal(fields[f"{outcome}_hash"], 0))
+            yield f"{name}.{outcome}_hash without {outcome}", records(none_but_hash)
+        yield f"a {name}.pass other than 0", records(pc.not_equal(fields["pass"], 0)) & ~_are_of(actions, WITH_PASS)
+
+
+def _column(rows: pa.Table, name: str) -> pa.Array:
+    """All null where the rows are of an earlier version without it."""
+    type_ = tables.CTL.field(name).type
+    if name not in rows.column_names:
+        return pa.nulls(rows.num_rows, type_)
+    column = rows.column(name)
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _are_of(actions: pa.Array, some: Actions) -> Mask:
+    return _mask(pc.is_in(actions, pa.array(sorted(some), pa.string())))
+
+
+def _has(column: pa.Array) -> Mask:
+    if pa.types.is_list(column.type):
+        return _mask(pc.greater(pc.fill_null(pc.list_value_length(column), 0), 0))
+    return _mask(pc.is_valid(column))
+
+
+def _mask(values: pa.Array) -> Mask:
+    mask: Mask = values.to_numpy(zero_copy_only=False)
+    return mask
