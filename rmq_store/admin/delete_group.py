@@ -31,6 +31,7 @@ from rmq_store.message.message_const import dlq_topic, retry_topic
 from rmq_store.message.validators import is_system_group
 from rmq_store.utils.times import format_time
 from rmq_store.window.due import delayed
+from rmq_store.window.first_window import first_windows
 from rmq_store.window.shard_view import ShardView
 
 MADE_AGAIN = "the group was made again here after this delete, and was left alone. Delete it with a new request id"
@@ -63,9 +64,13 @@ class DeleteGroupRequest:
         return "{}"
 
     def has_something(self, shard: ShardView, positions: Positions) -> bool:
-        """Whether the shard has an offset of the group that a delete would change."""
-        seen = positions.get(del_id(self.group)) is None and any(one.group == self.group for one in shard.observed())
-        return seen or any(move.from_offset != move.to_offset for move in delete_moves(positions, self.group))
+        """Whether the shard has an offset of the group that a delete would change, or the group's first window in another shard
+        chose where it starts here."""
+        if any(move.from_offset != move.to_offset for move in delete_moves(positions, self.group)):
+            return True
+        if positions.get(del_id(self.group)) is None and any(one.group == self.group for one in shard.observed()):
+            return True
+        return first_windows([shard, *shard.others()], self.group).chosen_for(shard.name) is not None
 
     def moves(self, shard: ShardView, positions: Positions) -> tuple[Moved, ...]:
         if not self.has_something(shard, positions):

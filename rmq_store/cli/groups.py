@@ -38,8 +38,10 @@ def add_to(app: typer.Typer) -> None:
 def delete_group(*, group: GroupOption, options: GroupChangeOptions) -> None:
     """Delete a group: its offsets are removed, its waiting retries are dropped.
 
-    The next window of that name creates it again, as a new group: remove a scheduled group from the settings first. Dead
-    letters stay and can be redriven. For a broadcasting group, name one client: GROUP@CLIENT.
+    The next window of that name creates it again, as a new group: remove a scheduled group from the settings first. With
+    --shard the group ends in that shard only, and begins there as a new one: with CONSUME_FROM_LAST_OFFSET it passes over what
+    is stored there until its next window. Dead letters stay and can be redriven. For a broadcasting group, name one client:
+    GROUP@CLIENT.
     """
     output, host = Output(options.as_json), Host()
     store = open_store(options.root)

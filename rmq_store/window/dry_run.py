@@ -331,6 +331,9 @@ class AfterCommits:
     def first_window(self, group: str, epoch: int) -> Ctl | None:
         return self.shard.first_window(group, epoch)
 
+    def delete_epochs(self, group: str) -> Iterable[int]:
+        return self.shard.delete_epochs(group)
+
     def windows_since(self, group: str | None, ms: int) -> Iterable[Ctl]:
         windows = (ctl for ctl in self._windows() if group in (None, ctl.group))
         return [*self.shard.windows_since(group, ms), *windows]

@@ -7,7 +7,7 @@ A queue that one of these windows did not know appeared later. So no clock decid
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,16 +54,71 @@ class ChosenStarts:
         return min(starts, key=lambda start: start.offset, default=None)
 
 
-def first_windows(shards: Iterable[ShardView], group: str) -> dict[str, Ctl]:
-    """By name of the shard the group's first window there, not counting those before a delete of the group."""
-    windows: dict[str, Ctl] = {}
-    for shard in shards:
-        positions = shard.positions()
-        if positions.get(grp_id(group)) is not None:
-            window = shard.first_window(group, positions.get(del_id(group)) or 0)
-            if window is not None:
-                windows[shard.name] = window
-    return windows
+@dataclass(frozen=True, slots=True)
+class FirstWindows:
+    """A group's first windows in all shards of a store, of each of its lives: a delete of the group in a shard ends its life
+    there. What a window chose for a shard holds until the group is deleted in that shard."""
+
+    windows: Mapping[str, tuple[Ctl, ...]]
+    """By name of their shard, the newest first: those of which something still holds."""
+    deleted: Mapping[str, int | None]
+    """By name of every shard the group's epoch at its last delete there."""
+
+    def has_begun(self, shard: str) -> bool:
+        """Whether the group has had a window in the shard since its last delete there."""
+        return any(_is_of_this_life(window, self.deleted[shard]) for window in self.windows.get(shard, ()))
+
+    def chosen_for(self, shard: str) -> ChosenStarts | None:
+        """What those in other shards say of a shard; None: nothing that counts. A window that does not name the shard did not
+        know its queues."""
+        records = [
+            (window.parameter(STARTS_ELSEWHERE) or {}).get(shard)
+            for name, windows in self.windows.items()
+            if name != shard
+            for window in windows
+        ]
+        known = [ShardStarts() if record is None else _shard_starts(record) for record in records]
+        counting = tuple(one for one in known if one.deleted == self.deleted.get(shard))
+        return ChosenStarts(counting) if counting else None
+
+
+def first_windows(shards: Iterable[ShardView], group: str) -> FirstWindows:
+    """Of all these shards. Reads a commit for each life of the group of which something holds, and for one more."""
+    positions = [(shard, shard.positions()) for shard in shards]
+    deleted = {shard.name: of_shard.get(del_id(group)) for shard, of_shard in positions}
+    windows = {
+        shard.name: tuple(_of_lives(shard, group, deleted))
+        for shard, of_shard in positions
+        if of_shard.get(grp_id(group)) is not None
+    }
+    return FirstWindows({name: several for name, several in windows.items() if several}, deleted)
+
+
+def _of_lives(shard: ShardView, group: str, deleted: Mapping[str, int | None]) -> Iterator[Ctl]:
+    """The group's first windows in a shard, the newest life first, up to one of which nothing holds: then nothing holds of an
+    earlier one, since the epochs of deletes only grow."""
+    lives = [0] if deleted[shard.name] is None else [*sorted(shard.delete_epochs(group), reverse=True), 0]
+    seen: str | None = None
+    for epoch in lives:
+        window = shard.first_window(group, epoch)
+        if window is None or window.commit_id == seen:  # the life had no window
+            continue
+        if not _holds(window, shard.name, deleted):
+            return
+        seen = window.commit_id
+        yield window
+
+
+def _holds(window: Ctl, shard: str, deleted: Mapping[str, int | None]) -> bool:
+    """Whether something holds of a first window in a shard: its life there, or what it chose for another shard."""
+    records = (window.parameter(STARTS_ELSEWHERE) or {}).items()
+    return _is_of_this_life(window, deleted[shard]) or any(
+        name in deleted and record["deleted"] == deleted[name] for name, record in records
+    )
+
+
+def _is_of_this_life(window: Ctl, deleted: int | None) -> bool:
+    return (window.epoch or 0) >= (deleted or 0)
 
 
 def starts_parameter(elsewhere: Mapping[str, ShardStarts]) -> dict[str, Any]:
@@ -79,15 +134,6 @@ def starts_parameter(elsewhere: Mapping[str, ShardStarts]) -> dict[str, Any]:
         }
         for name, shard in elsewhere.items()
     }
-
-
-def starts_chosen(windows: Iterable[Ctl], shard: str, deleted: int | None) -> ChosenStarts | None:
-    """What first windows in other shards say of a shard; None: nothing that counts. A window that does not name the shard did
-    not know its queues. ``deleted``: the group's epoch at its last delete in the shard."""
-    records = [(window.parameter(STARTS_ELSEWHERE) or {}).get(shard) for window in windows]
-    known = [ShardStarts() if record is None else _shard_starts(record) for record in records]
-    counting = tuple(one for one in known if one.deleted == deleted)
-    return ChosenStarts(counting) if counting else None
 
 
 def _shard_starts(record: Mapping[str, Any]) -> ShardStarts:

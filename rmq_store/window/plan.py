@@ -48,9 +48,9 @@ from rmq_store.window.consume_request import (
 from rmq_store.window.first_window import (
     STARTS_ELSEWHERE,
     ChosenStarts,
+    FirstWindows,
     ShardStarts,
     first_windows,
-    starts_chosen,
     starts_parameter,
 )
 from rmq_store.window.ranges import PlannedRange, capped_by_bytes, plan_ranges, stored_starts
@@ -94,6 +94,12 @@ class Plan:
     def is_first(self) -> bool:
         """Whether it is the group's first window in this shard, which chooses where all queues begin."""
         return self.elsewhere is not None
+
+    def is_claimed_as_next(self, planned_at: int, claimed_at: int) -> bool:
+        """Whether the claim is the entry of the log after the plan, so that the plan holds as it is. For a group's first window
+        that is not enough: what the log of another shard says of the starts here may have come meanwhile. The arguments: the
+        versions of the log at the plan and after the claim."""
+        return claimed_at == planned_at + 1 and not self.is_first
 
     @property
     def deleted(self) -> int | None:
@@ -161,9 +167,10 @@ class Planner:
           takes; the request is complete when there are none.
         - **Claims of other requests.** A queue that another request has claimed is left out of the ranges and stays
           unfinished: the next part tries it again. The group's first window has all claims (``wish``).
-        - **One first window.** Of two that are planned at once the second one is an ordinary one after its claim, with the
-          starts that the first one chose. A first window whose group an operator moves between plan and claim is refused: it
-          would not have the claims of all queues that need a start now.
+        - **One first window.** It is planned again after its claim, and begins where that of another shard chose, if
+          one was committed meanwhile. Of two in a shard that are planned at once the second one is an ordinary one after its
+          claim, with the starts that the first one chose. A first window whose group an operator moves between plan and claim
+          is refused: it would not have the claims of all queues that need a start now.
         - **Lost offsets.** Messages that retention removed before the group read them raise OffsetOutOfRange, or are recorded
           as lost if the group's ``on_offset_out_of_range`` is "skip". An offset never moves silently.
 
@@ -389,17 +396,13 @@ class Planner:
         return list(self.shard.others())
 
     @cached_property
-    def _windows_elsewhere(self) -> Mapping[str, Ctl]:
-        """The group's first window in each other shard that had one."""
-        return first_windows(self._others, self.group.name)
+    def _first_windows(self) -> FirstWindows:
+        """Those of this shard too: what they chose for others outlives a delete of the group here."""
+        return first_windows([self.shard, *self._others], self.group.name)
 
     @cached_property
     def _chosen(self) -> ChosenStarts | None:
-        return self._chosen_for(self.shard.name, self.positions)
-
-    def _chosen_for(self, name: str, positions: Positions) -> ChosenStarts | None:
-        """What the first windows in other shards say of a shard without one."""
-        return starts_chosen(self._windows_elsewhere.values(), name, positions.get(del_id(self.group.name)))
+        return self._first_windows.chosen_for(self.shard.name)
 
     @property
     def _epoch(self) -> int:
@@ -433,8 +436,8 @@ class Planner:
         planner = Planner(shard, self.group, self._now_ms, self._scope)
         queues = planner._of_topics(planner.positions)
         starts: dict[MessageQueue, Start | None] = dict.fromkeys(queues)
-        if shard.name not in self._windows_elsewhere:
-            chosen = self._chosen_for(shard.name, planner.positions)
+        if not self._first_windows.has_begun(shard.name):
+            chosen = self._first_windows.chosen_for(shard.name)
             starts |= {
                 queue: planner._start_without_offset(queue, chosen) for queue in queues if planner._is_imported(queue)
             }

@@ -54,6 +54,10 @@ class ShardView(Protocol):
         """The group's first window in this epoch or a later one; None: it had none."""
         ...
 
+    def delete_epochs(self, group: str) -> Iterable[int]:
+        """The epochs that deletes of the group began in the shard, in any order."""
+        ...
+
     def windows_since(self, group: str | None, ms: int) -> Iterable[Ctl]:
         """The windows of the group (None: of all) made at this time (UTC ms) or later, oldest first."""
         ...

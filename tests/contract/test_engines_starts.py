@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from rmq_store.admin.delete_group import DeleteGroupRequest
 from rmq_store.admin.reset import ResetTo
 from rmq_store.commit.ctl import Action
 from rmq_store.commit.positions import pas_id
 from rmq_store.consumer.start import ConsumeFromWhere
+from rmq_store.errors import WrongUse
+from rmq_store.lake.window.plan import ShardLookup
 from rmq_store.message.message import MessageExt, MessageQueue
 from rmq_store.window.consume import WindowReport
 from rmq_store.window.consume_request import ConsumeRequest, only_retries
-from tests.contract.engines import story
+from rmq_store.window.dry_run import commit_as_planned
+from rmq_store.window.plan import Planner
+from tests.contract.engines import LakeWorld, MemoryWorld, story
 from tests.contract.world import (
     ANA,
     BILLING,
@@ -26,6 +32,7 @@ from tests.contract.world import (
     several,
     succeed,
 )
+from tests.oracle.memory.shard import MemoryShard
 
 LATE = group(consume_from_where=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET)
 ELSEWHERE = MessageQueue("Orders", "broker-b", 0)
@@ -162,6 +169,29 @@ def test_two_first_windows_at_once_start_a_third_shard_where_both_knew_its_queue
     assert [(c.range.begin, c.range.end, c.start_rule) for c in report.consumed] == [(0, 4, "later_queue_from_min")]
 
 
+def test_a_first_window_that_was_planned_before_one_elsewhere_was_committed_starts_where_that_one_chose(
+    world: LakeWorld | MemoryWorld,
+) -> None:
+    """broker-b gets messages between the plans of the two windows; nothing but the claim is committed there after its plan."""
+    world.fill(orders(0), several(3))
+    with world.in_shard("broker-b"):
+        world.fill(ELSEWHERE, several(4))
+    shards = world.store.shards()
+    shard = next(shard for shard in shards if shard.name == "broker-a")
+    view = shard if isinstance(shard, MemoryShard) else ShardLookup(shard)
+    request = ConsumeRequest(f"{DAY}-1", ANA)
+    planned = Planner(view, LATE, world.clock()).plan(request, [])  # before the messages that the other plan sees
+
+    def committed() -> None:
+        with world.in_shard("broker-a"):
+            world.commit(commit_as_planned(planned, request, {}, world.host.new_commit_id()))
+
+    with world.in_shard("broker-b"):
+        world.fill(ELSEWHERE, several(2, first=10))
+        report = world.consume(LATE, f"{DAY}-2", host=world.another_host(committed, before_id=1))
+    assert [(c.range.begin, c.range.end, c.start_rule) for c in report.consumed] == [(4, 6, "last_offset")]
+
+
 @story
 def test_the_first_window_also_chooses_for_shards_that_its_group_does_not_read_yet(world: World) -> None:
     world.fill(orders(0), several(3))
@@ -212,6 +242,44 @@ def test_windows_before_a_delete_of_the_group_and_those_of_other_groups_make_no_
     with world.in_shard("broker-b"):
         world.fill(ELSEWHERE, several(4))
     assert started_elsewhere(world) == [(4, 4, "last_offset")]
+
+
+@story
+def test_a_delete_in_one_shard_leaves_what_its_first_window_chose_for_another(world: World) -> None:
+    """The group had no window there yet. A queue that comes there is a later one."""
+    later = MessageQueue("Orders", "broker-b", 1)
+    world.fill(orders(0), several(3))
+    with world.in_shard("broker-b"):
+        world.fill(ELSEWHERE, several(4))
+    world.consume(LATE, f"{DAY}-1")
+    world.delete()
+    with world.in_shard("broker-b"):
+        world.fill(ELSEWHERE, several(2, first=10))
+        world.fill(later, several(1, first=20))
+    world.fill(orders(0), several(2, first=30))
+    again = world.consume(LATE, f"{DAY}-2")  # a new group in its own shard
+    assert [(c.range.begin, c.range.end, c.start_rule) for c in again.consumed] == [(5, 5, "last_offset")]
+    assert started_elsewhere(world) == [(4, 6, "last_offset"), (0, 1, "later_queue_from_min")]
+
+
+@story
+def test_a_delete_in_each_shard_makes_the_group_new_also_where_it_had_no_window(world: World) -> None:
+    later = MessageQueue("Orders", "broker-c", 0)
+    world.fill(orders(0), several(3))
+    with world.in_shard("broker-b"):
+        world.fill(ELSEWHERE, several(4))
+    world.consume(LATE, f"{DAY}-1")
+    world.delete()
+    with world.in_shard("broker-b"):
+        assert world.delete().moves == ()
+        with pytest.raises(WrongUse, match=r"was deleted in shard broker-b at .*: nothing to delete"):
+            world.delete(f"{DAY}-again")
+        world.fill(ELSEWHERE, several(2, first=10))
+    with world.in_shard("broker-c"):
+        world.fill(later, several(4))
+        report = world.consume(LATE, f"{DAY}-2")
+    assert [(c.range.begin, c.range.end, c.start_rule) for c in report.consumed] == [(4, 4, "last_offset")]
+    assert started_elsewhere(world) == [(6, 6, "last_offset")]
 
 
 @story

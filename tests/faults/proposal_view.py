@@ -67,6 +67,9 @@ class Snapshot:
         windows = (ctl for ctl in self.ctls if (ctl.group, ctl.action) == (group, Action.CONSUME))
         return next((ctl for ctl in windows if (ctl.epoch or 0) >= epoch), None)
 
+    def delete_epochs(self, group: str) -> list[int]:
+        return [ctl.epoch or 0 for ctl in self.ctls if (ctl.group, ctl.action) == (group, Action.DELETE)]
+
     def windows_since(self, group: str | None, ms: int) -> list[Ctl]:
         windows = (ctl for ctl in self.ctls if ctl.action is Action.CONSUME and group in (None, ctl.group))
         return [ctl for ctl in windows if uuid7_ms(ctl.commit_id) >= ms]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from rmq_store.admin.delete_group import DeleteGroupRequest
 from rmq_store.commit.ctl import Action, Actor, Ctl, Observed, canonical_json
 from rmq_store.commit.positions import Positions, del_id, grp_id, max_id, min_id, off_id
 from rmq_store.consumer.start import ConsumeFromWhere, Start, StartRule
@@ -55,7 +56,7 @@ class Shard:
         values = {max_id(self.queue): self.end, min_id(self.queue): self.begin}
         values |= {} if self.offset is None else {off_id("billing", self.queue): self.offset, grp_id("billing"): 1}
         values |= {} if self.deleted is None else {del_id("billing"): self.deleted, grp_id("billing"): self.deleted}
-        return Positions(1, values if self.window is None else values | {grp_id("billing"): 0})
+        return Positions(1, values if self.window is None else {grp_id("billing"): 0} | values)
 
     def others(self) -> Sequence[Shard]:
         return self.others_
@@ -74,10 +75,13 @@ class Shard:
         return []
 
     def has_consumed(self, group: str, epoch: int) -> bool:
-        return self.window is not None
+        return self.first_window(group, epoch) is not None
 
     def first_window(self, group: str, epoch: int) -> Ctl | None:
-        return self.window
+        return self.window if self.window and (self.window.epoch or 0) >= epoch else None
+
+    def delete_epochs(self, group: str) -> list[int]:
+        return [] if self.deleted is None else [self.deleted]
 
     def windows_since(self, group: str | None, ms: int) -> list[Ctl]:
         return []
@@ -202,6 +206,47 @@ def test_a_delete_in_the_shard_of_the_first_window_leaves_what_was_chosen_for_ot
     there = Shard(THERE, 7, second)
     assert start_of(planned(Shard(HERE, 4, deleted=1, others_=[there]))) == (4, "last_offset")
     assert start_of(planned(Shard(BESIDE, 9, others_=[Shard(HERE, 4, deleted=1), there]))) == (5, "last_offset")
+
+
+def test_a_delete_in_the_shard_of_the_first_window_alone_ends_no_start_that_it_chose() -> None:
+    """The group lives in broker-a no more, and has had no window elsewhere."""
+    first = committed(planned(Shard(HERE, 3, others_=[Shard(THERE, 7)])))
+    here = Shard(HERE, 4, first, deleted=1)
+    assert start_of(planned(Shard(THERE, 9, others_=[here]))) == (7, "last_offset")
+    assert start_of(planned(Shard(MessageQueue("Orders", "broker-b", 1), 6, others_=[here]))) == (
+        0,
+        "later_queue_from_min",
+    )
+    assert start_of(planned(Shard(BESIDE, 9, others_=[here, Shard(THERE, 9)]))) == (0, "later_queue_from_min")
+    again = planned(Shard(HERE, 4, first, deleted=1, others_=[Shard(THERE, 9)]))
+    assert start_of(again) == (4, "last_offset")
+    assert again.elsewhere == {"broker-b": ShardStarts(starts={THERE: last(7)})}
+
+
+def test_after_a_delete_in_all_shards_nothing_is_left_of_the_first_window() -> None:
+    """Also in a shard that it did not know."""
+    first = committed(planned(Shard(HERE, 3, others_=[Shard(THERE, 7)])))
+    here, there = Shard(HERE, 4, first, deleted=1), Shard(THERE, 9, deleted=1)
+    assert start_of(planned(replace(there, others_=[here]))) == (9, "last_offset")
+    assert start_of(planned(Shard(BESIDE, 9, others_=[here, there]))) == (9, "last_offset")
+    again = planned(replace(here, others_=[there]))
+    assert again.elsewhere == {"broker-b": ShardStarts(1, starts={THERE: last(9)})}
+
+
+def test_a_delete_is_needed_where_a_first_window_elsewhere_chose_the_start() -> None:
+    request = DeleteGroupRequest(group="billing", request_id="2026-03-01-d", actor=Actor("ana", "os"), reason="old")
+    first = committed(planned(Shard(HERE, 3, others_=[Shard(THERE, 7)])))
+
+    def needed(*shards: Shard) -> list[bool]:
+        return [
+            request.has_something(shard, shard.positions())
+            for shard in (replace(one, others_=[other for other in shards if other is not one]) for one in shards)
+        ]
+
+    here = Shard(HERE, 4, first, deleted=1)
+    assert needed(here, Shard(THERE, 9), Shard(BESIDE, 1)) == [False, True, True]
+    assert needed(here, Shard(THERE, 9, deleted=1), Shard(BESIDE, 1)) == [False, False, False]
+    assert request.moves(replace(here, queue=THERE, window=None, deleted=None, others_=[here]), Positions(1, {})) == ()
 
 
 @pytest.mark.parametrize(

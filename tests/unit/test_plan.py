@@ -58,6 +58,9 @@ class Shard:
     def first_window(self, group: str, epoch: int) -> Ctl | None:
         raise AssertionError("there is one shard")
 
+    def delete_epochs(self, group: str) -> list[int]:
+        return []
+
     def windows_since(self, group: str | None, ms: int) -> Iterable[Ctl]:
         return ()
 

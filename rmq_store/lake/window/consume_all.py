@@ -191,15 +191,14 @@ class _Tick:
         running: list[_Running] = []
         given_up: list[Taken] = []
         try:
-            # The claims are the entry after the plans, or others have committed in between.
-            is_next = shard.commitlog.version == planned_at + 1
+            claimed_at = shard.commitlog.version
             for (course, plan, engine), taken in zip(planned, claims, strict=True):
                 if isinstance(taken, RmqError):
                     course.error = taken
                     continue
                 given_up.append(taken)
                 with course.own_errors():
-                    if taken.held or not is_next:
+                    if taken.held or not plan.is_claimed_as_next(planned_at, claimed_at):
                         planner = self._planner(shard, course, started_ms)
                         again = plan_window(shard, planner, self._request, before=plan, taken=taken)
                         if isinstance(again, WindowReport):

@@ -64,5 +64,8 @@ class ShardLookup:
     def first_window(self, group: str, epoch: int) -> Ctl | None:
         return self.shard.first_ctl(group, Action.CONSUME, epoch)
 
+    def delete_epochs(self, group: str) -> list[int]:
+        return [ctl.epoch or 0 for ctl in self.shard.ctls_since(0, group=group, action=Action.DELETE)]
+
     def windows_since(self, group: str | None, ms: int) -> list[Ctl]:
         return self.shard.ctls_since(ms, group=group, action=Action.CONSUME)

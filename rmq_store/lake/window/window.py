@@ -88,8 +88,7 @@ def consume_window(
     # 2. Claim.
     with claimed(shard, wish(plan, request), host) as claim:
         reached("2.claimed")
-        # The claim is the entry after the plan, or others have committed in between.
-        if claim.taken.held or shard.commitlog.version != planned_at + 1:
+        if claim.taken.held or not plan.is_claimed_as_next(planned_at, shard.commitlog.version):
             plan = plan_window(shard, planner(), request, before=plan, taken=claim.taken)
             if isinstance(plan, WindowReport):
                 claim.release()

@@ -140,6 +140,10 @@ class MemoryShard:
         windows = (ctl for ctl in self.ctls() if (ctl.group, ctl.action) == (group, Action.CONSUME))
         return next((ctl for ctl in windows if (ctl.epoch or 0) >= epoch), None)
 
+    def delete_epochs(self, group: str) -> list[int]:
+        """The epochs that deletes of the group began in the shard."""
+        return [ctl.epoch or 0 for ctl in self.ctls() if (ctl.group, ctl.action) == (group, Action.DELETE)]
+
     def windows_since(self, group: str | None, ms: int) -> list[Ctl]:
         """The windows of the group (None: of all) that were made at a moment (UTC ms) or later, oldest first."""
         windows = (c for c in self.ctls() if c.action is Action.CONSUME and group in (None, c.group))
