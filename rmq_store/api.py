@@ -23,7 +23,7 @@ from rmq_store.admin.dead_letters import DeadLetterFilter
 from rmq_store.admin.offset_moves import MoveReport
 from rmq_store.admin.redrive import RedriveReport, RedriveRequest
 from rmq_store.admin.redrive_edits import MessageEdits
-from rmq_store.admin.replay import as_replay, replayed_group
+from rmq_store.admin.replay import as_replay
 from rmq_store.admin.reset import ResetRequest, ResetTo
 from rmq_store.commit.ctl import Actor
 from rmq_store.commit.positions import Outcome
@@ -62,6 +62,7 @@ from rmq_store.window.consume_request import LIVE, ConsumeRequest, Scope, only_r
 from rmq_store.window.deliver import DeliverReport, deliver_all
 from rmq_store.window.dry_run import ConsumePlan
 from rmq_store.window.range_notes import until_notes
+from rmq_store.window.replay_name import replayed_group
 
 
 def create_store(root: str | os.PathLike[str], *, levels: str | None = None, actor: str | None = None) -> Store:

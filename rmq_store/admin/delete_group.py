@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rmq_store.admin.offset_moves import MoveReport, move_proposal, need_reason, next_epoch
-from rmq_store.admin.replay import refuse_replay, replayed_group
+from rmq_store.admin.replay import refuse_replay
 from rmq_store.commit.ctl import Action, Actor, Moved, Proposal, canonical_json, is_born_here
 from rmq_store.commit.positions import (
     ABSENT,
@@ -32,6 +32,7 @@ from rmq_store.message.validators import is_system_group
 from rmq_store.utils.times import format_time
 from rmq_store.window.due import delayed
 from rmq_store.window.first_window import first_windows
+from rmq_store.window.replay_name import replayed_group
 from rmq_store.window.shard_view import ShardView
 
 MADE_AGAIN = "the group was made again here after this delete, and was left alone. Delete it with a new request id"

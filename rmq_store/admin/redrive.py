@@ -19,7 +19,7 @@ from typing import Any
 from rmq_store.admin.dead_letters import DeadLetter, DeadLetterFilter
 from rmq_store.admin.json_edits import DoesNotApply
 from rmq_store.admin.redrive_edits import MessageEdits, Preview
-from rmq_store.admin.replay import known_settings, replayed_group
+from rmq_store.admin.replay import known_settings
 from rmq_store.commit.ctl import Action, Actor, Consumed, Ctl, Produced, Proposal, StagedFile, canonical_json
 from rmq_store.commit.decide import check_not_ahead
 from rmq_store.commit.positions import (
@@ -52,6 +52,7 @@ from rmq_store.utils.offset_ranges import OffsetRange, runs, without
 from rmq_store.utils.redaction import cleaned
 from rmq_store.utils.times import format_time
 from rmq_store.window.consume_request import bounds_of
+from rmq_store.window.replay_name import replayed_group
 from rmq_store.window.shard_view import ShardView
 
 CAP = 100_000

@@ -12,8 +12,6 @@ number is the epoch + 1, and a window of an earlier attempt cannot commit any mo
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -22,34 +20,10 @@ from rmq_store.commit.positions import Positions, grp_id, off_id, pas_id
 from rmq_store.errors import WrongUse
 from rmq_store.filter.subscription import SubscriptionData
 from rmq_store.message.message import MessageQueue
-from rmq_store.message.validators import GROUP_MAX_LENGTH
 from rmq_store.settings.settings import GroupSettings, Settings
 from rmq_store.utils.times import format_time
 from rmq_store.window.consume_request import ConsumeRequest, Scope
-
-_REPLAY_GROUP = re.compile(r"(?P<group>.+)-replay-[0-9a-f]{10}")
-
-
-def replay_group(group: str, request_id: str) -> str:
-    """The group name of a replay: valid in RocketMQ, and the same for the same request.
-
-    Raises WrongUse when it would be longer than RocketMQ allows: a name cut short would not say which group it replays.
-    """
-    suffix = f"-replay-{hashlib.sha256(request_id.encode()).hexdigest()[:10]}"
-    longest = GROUP_MAX_LENGTH - len(suffix)
-    if len(group) > longest:
-        raise WrongUse(
-            f"group {group} cannot be replayed under a name of its own: its name has {len(group)} characters, a replay "
-            f"adds {len(suffix)}, and RocketMQ allows {GROUP_MAX_LENGTH}. Name a group of at most {longest} characters "
-            "with the same subscriptions in the settings, and replay that one."
-        )
-    return group + suffix
-
-
-def replayed_group(name: str) -> str | None:
-    """The group that a replay group replays, None for any other name."""
-    matched = _REPLAY_GROUP.fullmatch(name)
-    return matched["group"] if matched else None
+from rmq_store.window.replay_name import replay_group, replayed_group
 
 
 def refuse_replay(act: str, group: str) -> None:

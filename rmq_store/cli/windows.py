@@ -239,7 +239,7 @@ def replay(
         raise WrongUse("another attempt of a replay reads what the first one read: omit --topic, --from and --until")
     store = open_store(options.root)
     from rmq_store.admin.replay import as_replay
-    from rmq_store.lake.admin.replay import begin_attempt, plan_attempt, replay_notes, shards_replayed
+    from rmq_store.lake.admin.replay import begin_attempt, check_attempt, plan_attempt, replay_notes, shards_replayed
     from rmq_store.lake.window.consumption import shards_of
     from rmq_store.lake.window.dry_run import plan_request
     from rmq_store.window.consume_request import ConsumeRequest
@@ -278,6 +278,7 @@ def replay(
             consumptions = run.windows(shards, settings, request, scope)
         else:
             consumptions = []
+            check_attempt(shards, settings, request, host)
             for shard in shards:
                 consumptions += run.windows([shard], *begin_attempt(shard, settings, request, host))
     hints = []

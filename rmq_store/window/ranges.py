@@ -15,6 +15,7 @@ from rmq_store.consumer.start import Start, StartRule
 from rmq_store.errors import BadData, OffsetOutOfRange
 from rmq_store.log.get_message_status import get_message_status
 from rmq_store.message.message import MessageQueue
+from rmq_store.window.replay_name import replayed_group
 
 Bounds = Mapping[MessageQueue, int]
 """Per queue the offset before which a request ends."""
@@ -83,7 +84,7 @@ def plan_ranges(
             if not lost_is_skipped:
                 raise OffsetOutOfRange(
                     f"the offset of group {group} in {queue} is {begin}, but retention removed [{begin}, {least}) ({status}). "
-                    'Set on_offset_out_of_range = "skip" to go on and record it as lost, or reset the group to --to-min.'
+                    f"{_ways_on(group, queue.topic)}"
                 )
             lost = QueueRange(queue, begin, least)
             begin = least
@@ -97,6 +98,18 @@ def plan_ranges(
     return planned if max_messages is None else _capped(planned, max_messages)
 
 
+def _ways_on(group: str, topic: str) -> str:
+    """What to do about a range that retention removed in part. A reset refuses a replay group."""
+    replayed = replayed_group(group)
+    if replayed is None:
+        return 'Set on_offset_out_of_range = "skip" to go on and record it as lost, or reset the group to --to-min.'
+    return (
+        f'{group} is a replay of {replayed}: set on_offset_out_of_range = "skip" in the settings of {replayed} and run the '
+        f"same request again, which records it as lost; or replay what is kept: rmq replay --group {replayed} --topic {topic} "
+        "--from TIME"
+    )
+
+
 def _beyond(
     group: str, positions: Positions, start_of: Mapping[MessageQueue, Start], beyond: Sequence[MessageQueue]
 ) -> BadData:
@@ -106,10 +119,15 @@ def _beyond(
     status, _ = get_message_status(start.offset, positions.min_offset(queue), most)
     others = f", and likewise in {len(beyond) - 1} more queues" if len(beyond) > 1 else ""
     options = " ".join(f"--queue {q.broker_name}:{q.queue_id}" for q in beyond if q.topic == queue.topic)
+    replayed = replayed_group(group)
+    way_on = (
+        f"Move it: rmq reset --group {group} --topic {queue.topic} {options} --to-max --reason ..."
+        if replayed is None
+        else f"Replay it again: rmq replay --group {replayed} --topic {queue.topic} --from TIME"
+    )
     return BadData(
         f"the offset of group {group} in {queue} is {start.offset}, beyond the queue's end {most} "
-        f"({start.rule}; {status}){others}. Move it: "
-        f"rmq reset --group {group} --topic {queue.topic} {options} --to-max --reason ..."
+        f"({start.rule}; {status}){others}. {way_on}"
     )
 
 

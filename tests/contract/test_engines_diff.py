@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from rmq_store.admin.diff import DiffReport, End, Named
-from rmq_store.admin.replay import replay_group
 from rmq_store.admin.reset import ResetRequest, ResetTo
 from rmq_store.commit.positions import Outcome
 from rmq_store.consumer.consume_result import MessageModel
@@ -18,6 +17,7 @@ from rmq_store.filter.subscription import build_subscription_data
 from rmq_store.lake.sql.sql import query
 from rmq_store.message.message import MessageExt
 from rmq_store.window.consume_request import ConsumeRequest, Scope
+from rmq_store.window.replay_name import replay_group
 from tests.contract.engines import LakeWorld, story
 from tests.contract.world import (
     ANA,
@@ -334,11 +334,10 @@ def test_another_subscription_is_asked_about_each_message(world: World, expressi
     request = ConsumeRequest(FIRST, ANA)
     tagged(world).replay(group(topics={"Orders": "A"}), "Orders", NOON - HOUR, request, fail_bodies(b"2"))
     other = build_subscription_data("Orders", expression, type_)
-    asked = world.begin_attempt(group(NAME), ConsumeRequest(f"{DAY}-r2", ANA, "the other tag"))
+    now = replace(group(NAME), subscriptions=(other,), subscription_version=2)
+    asked = world.begin_attempt(now, ConsumeRequest(f"{DAY}-r2", ANA, "the other tag"))
     with listening(fail_bodies(b"5")):
-        world.consume_window(
-            replace(asked[0], subscriptions=(other,), subscription_version=2), asked[1], world.host, asked[2]
-        )
+        world.consume_window(asked[0], asked[1], world.host, asked[2])
     assert ends(world.diff(NAME)) == {
         0: ("acked", "filtered"),
         1: ("filtered", "acked"),

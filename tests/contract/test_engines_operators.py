@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from rmq_store.admin.move_sizes import Direction, MoveSize
-from rmq_store.admin.replay import replay_group
 from rmq_store.admin.reset import ResetTo
 from rmq_store.commit.claim import LEASE_S
 from rmq_store.commit.ctl import SCHEDULE_GROUP, Action
@@ -26,6 +25,7 @@ from rmq_store.errors import (
 )
 from rmq_store.message.message import MessageExt, MessageQueue
 from rmq_store.window.consume_request import ConsumeRequest, Scope
+from rmq_store.window.replay_name import replay_group
 from tests.contract.engines import LakeWorld, story
 from tests.contract.world import (
     ANA,

@@ -330,6 +330,10 @@ REQUESTS = (
         ((' and record["deleted"] == deleted[name]', ""), ("name in deleted and ", "False and ")),
     ),
     Guard(
+        "lake.admin.replay:check_attempt",
+        cases("tests/contract/test_cli_replays.py", "an_attempt_is_begun_in_no_shard_when_one_cannot_read_its_range"),
+    ),
+    Guard(
         "window.consume:_refuse_other",
         (
             *cases(ONE_REQUEST, "a_window_with_other_bounds_is_not_told_that_it_is_done"),

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from rmq_store.admin.replay import replayed_group
 from rmq_store.commit.ctl import Action, Consumed, Ctl, is_born_here
 from rmq_store.commit.decide import Decided
 from rmq_store.commit.positions import (
@@ -34,6 +33,7 @@ from rmq_store.commit.positions import (
 )
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import SCHEDULE_TOPIC, retry_topic
+from rmq_store.window.replay_name import replayed_group
 
 INVARIANTS = {
     "overlap": "a range begins where the one before it ended",

@@ -8,7 +8,6 @@ import pyarrow as pa
 import pytest
 
 from rmq_store.admin.delete_group import DeleteGroupRequest, Waiting, delete_moves, is_gone, what_waits
-from rmq_store.admin.replay import replay_group
 from rmq_store.commit.ctl import SCHEDULE_GROUP, Action, Actor
 from rmq_store.commit.decide import Clocks, decide
 from rmq_store.commit.positions import (
@@ -29,6 +28,7 @@ from rmq_store.errors import StaleAttempt, WrongUse
 from rmq_store.lake.read.slice_reader import MESSAGE_COLUMNS
 from rmq_store.lake.window.void_rows import void_rows, with_epoch, without_epoch
 from rmq_store.message.message import MessageQueue
+from rmq_store.window.replay_name import replay_group
 
 ORDERS = MessageQueue("Orders", "broker-a", 0)
 RETRY = MessageQueue("%RETRY%g", "lake-broker-a", 0)

@@ -132,6 +132,7 @@ class RmqPlanShardsOperator(RmqConsumeOperator):
         return names
 
     def _shards_to_replay(self, context: Context, interval: IntervalReplay) -> list[str]:
+        from rmq_store.lake.admin.interval_replay import check_interval
         from rmq_store.lake.admin.replay import has_messages, replay_notes
         from rmq_store.lake.window.consumption import shards_of
 
@@ -139,6 +140,7 @@ class RmqPlanShardsOperator(RmqConsumeOperator):
         group = deployment.settings().group(self.group)
         shards = shards_of(deployment.open_store(), group)
         replaying, request, scope = interval.arguments(group)
+        check_interval(shards, group, interval, host)
         names = [shard.name for shard in shards if has_messages(shard, replaying, request, host, scope)]
         self.log_line(f"backfill: replay under {replaying.name}; shards with messages: {', '.join(names) or 'none'}")
         notes = replay_notes(shards, replaying, request, host, scope)

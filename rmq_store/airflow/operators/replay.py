@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from rmq_store.admin.dag_params import ReplayParams
-from rmq_store.admin.replay import as_replay, group_settings, replayed_group
+from rmq_store.admin.replay import as_replay, group_settings
 from rmq_store.admin.sentences import finish_sentence, nothing_to_read, replay_preview_sentence
 from rmq_store.airflow.assets import REPORTED, sum_of
 from rmq_store.airflow.links.console import RmqGroupLink, RmqNewDeadLettersLink, RmqWindowLink
@@ -26,6 +26,7 @@ from rmq_store.message.message_const import retry_topic
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.utils.host import Host
 from rmq_store.window.consume_request import ConsumeRequest, Scope
+from rmq_store.window.replay_name import replayed_group
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperatorLink, Context

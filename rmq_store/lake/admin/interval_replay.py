@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from rmq_store.admin.interval_replay import IntervalReplay
 from rmq_store.admin.replay import first_window
 from rmq_store.commit.ctl import Action
 from rmq_store.commit.positions import grp_id
-from rmq_store.lake.admin.replay import begin_attempt
+from rmq_store.lake.admin.replay import begin_attempt, check_attempt
 from rmq_store.lake.table.shard import Shard
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.utils.host import Host
@@ -24,10 +25,28 @@ def begin_interval(
     it is the first one. Raises WrongUse (see ``next_attempt``) and the errors of ``commit``.
     """
     shard.commitlog.refresh()
-    replaying, request, scope = interval.arguments(group)
-    if not interval.reprocess or shard.positions().get(grp_id(replaying.name)) is None:
-        return replaying, request, scope
-    windows = shard.ctls_since(0, group=replaying.name, action=Action.CONSUME)
-    if first_window(replaying.name, windows).request_id == request.request_id:
-        return replaying, request, scope
-    return begin_attempt(shard, replace(group, name=replaying.name), replace(interval.request(), parameters={}), host)
+    if not _is_another_attempt(shard, group, interval):
+        return interval.arguments(group)
+    return begin_attempt(shard, *_attempt(group, interval), host)
+
+
+def check_interval(shards: Sequence[Shard], group: GroupSettings, interval: IntervalReplay, host: Host) -> None:
+    """Raise as ``begin_interval`` would where another attempt is to begin in any of these shards, before one begins it. Reads
+    only."""
+    for shard in shards:
+        shard.commitlog.refresh()
+    check_attempt(
+        [one for one in shards if _is_another_attempt(one, group, interval)], *_attempt(group, interval), host
+    )
+
+
+def _is_another_attempt(shard: Shard, group: GroupSettings, interval: IntervalReplay) -> bool:
+    name, request = interval.name(group), interval.request()
+    if not interval.reprocess or shard.positions().get(grp_id(name)) is None:
+        return False
+    windows = shard.ctls_since(0, group=name, action=Action.CONSUME)
+    return first_window(name, windows).request_id != request.request_id
+
+
+def _attempt(group: GroupSettings, interval: IntervalReplay) -> tuple[GroupSettings, ConsumeRequest]:
+    return replace(group, name=interval.name(group)), replace(interval.request(), parameters={})

@@ -17,7 +17,7 @@ from rmq_store.lake.window.range_notes import notes_of_times
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.utils.host import Host
 from rmq_store.window.consume_request import ConsumeRequest, Scope
-from rmq_store.window.dry_run import ConsumePlan, joined_plans
+from rmq_store.window.dry_run import AfterCommits, ConsumePlan, joined_plans
 from rmq_store.window.plan import Planner
 
 
@@ -75,21 +75,43 @@ def begin_attempt(
     """Begin another attempt of a replay, unless this request did so before. ``group``: the replay group's settings.
 
     Returns the arguments of ``consume_window``, to be called until its report is complete. ``request.reason`` is needed.
-    Raises WrongUse (see ``next_attempt``) and the errors of ``commit``.
+    Raises WrongUse (see ``next_attempt``), before it is begun the errors of planning its first window, and those of
+    ``commit``.
     """
     started_ms = host.now_ms()
     shard.commitlog.refresh()
     arguments, proposal = _attempt(shard, group, request, host)
     if proposal is not None:
+        _refuse_unreadable(shard, arguments, proposal, host)
         commit(shard, proposal, host, started_ms=started_ms)
         follow_up(shard, host)  # its warnings are left to the attempt's first window, which dispatches too
     return arguments
 
 
+def check_attempt(shards: Sequence[Shard], group: GroupSettings, request: ConsumeRequest, host: Host) -> None:
+    """Raise as ``begin_attempt`` would in any of these shards where the attempt has not begun: so none begins it before one
+    that refuses it. Reads only."""
+    for shard in shards:
+        shard.commitlog.refresh()
+        arguments, proposal = _attempt(shard, group, request, host)
+        if proposal is not None:
+            _refuse_unreadable(shard, arguments, proposal, host)
+
+
+def _refuse_unreadable(
+    shard: Shard, arguments: tuple[GroupSettings, ConsumeRequest, Scope], begins: Proposal, host: Host
+) -> None:
+    """Raise what planning the first window after the commit that begins an attempt raises: OffsetOutOfRange, where retention
+    has removed a part of its range."""
+    group, request, scope = arguments
+    Planner(AfterCommits(ShardLookup(shard), (begins,)), group, host.now_ms(), scope).plan(request, [])
+
+
 def plan_attempt(
     store: LakeStore, shards: Sequence[Shard], group: GroupSettings, request: ConsumeRequest, host: Host
 ) -> ConsumePlan:
-    """What another attempt of a replay would do in these shards; nothing is written. Raises as ``begin_attempt``."""
+    """What another attempt of a replay would do in these shards; nothing is written. Raises as ``check_attempt``."""
+    check_attempt(shards, group, request, host)
     plans = []
     for shard in shards:
         (settings, recorded, scope), proposal = _attempt(shard, group, request, host)

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import pyarrow.compute as pc
 
-from rmq_store.admin.replay import replayed_group
 from rmq_store.commit.ctl import SCHEDULE_GROUP, Action, Actor, Ctl, Produced, Proposal, canonical_json
 from rmq_store.commit.positions import (
     ABSENT,
@@ -46,6 +45,7 @@ from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import RETRY_GROUP_TOPIC_PREFIX
 from rmq_store.settings.retention_settings import WAITING_TOPICS, RetentionRule, rule_of
 from rmq_store.utils.host import Host
+from rmq_store.window.replay_name import replayed_group
 
 _TRIES = 8
 

@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any
 
-from rmq_store.admin.replay import replayed_group
 from rmq_store.commit.claim import Held
 from rmq_store.commit.ctl import Action
 from rmq_store.commit.positions import Outcome, PositionKind, grp_id
@@ -30,6 +29,7 @@ from rmq_store.utils.suggestions import did_you_mean, listed
 from rmq_store.window.consume import WindowReport
 from rmq_store.window.consume_request import LIVE, ConsumeRequest, Scope
 from rmq_store.window.plan import Planner
+from rmq_store.window.replay_name import replayed_group
 
 # --- the shards ------------------------------------------------------------------------------------------------------
 
