@@ -3,7 +3,8 @@
 ``where`` is an expression of RocketMQ's SQL92 filter over the properties of a dead letter. A name that begins with one
 underscore and a lower-case character is a column of the view ``dead_letters``, such as ``_cause``; no name of RocketMQ
 begins so. As in a subscription every value is text, a column without a value is unknown, and an expression that fails
-selects nothing.
+selects nothing. A column of whole numbers is a Long beside a number of any size: beside an Integer such as 0 a property of more
+than 32 bits is no number for RocketMQ, and no time would be more than 0.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 from rmq_store.errors import WrongUse
 from rmq_store.filter import sql92
 from rmq_store.filter.sql92_parser import InvalidSelector, named
+from rmq_store.filter.sql92_values import LongText
 from rmq_store.filter.subscription import whole_selector
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import KEY_SEPARATOR
@@ -29,6 +31,14 @@ COLUMNS = (
     "error_type", "error_text", "born_timestamp", "store_timestamp",
 )  # fmt: skip
 """The columns of the view ``dead_letters`` that ``where`` may name, with an underscore before them."""
+
+_WHOLE_NUMBERS = frozenset(
+    f"_{column}"
+    for column in (
+        "queue_id", "queue_offset", "attempt", "origin_queue_id", "origin_queue_offset", "born_timestamp", "store_timestamp",
+    )
+)  # fmt: skip
+"""The names of columns of whole numbers."""
 
 _COLUMN = re.compile(r"_([a-z].*)")
 
@@ -128,7 +138,13 @@ class DeadLetterFilter:
             return False
         if self.keys is not None and self.keys.isdisjoint([unique_key, *(keys or "").split(KEY_SEPARATOR)]):
             return False
-        return self._tree is None or sql92.matches(self._tree, values or {})
+        if self._tree is None:
+            return True
+        texts = dict(values or {})
+        for name in _WHOLE_NUMBERS & texts.keys():
+            if (text := texts[name]) is not None:
+                texts[name] = LongText(text)
+        return sql92.matches(self._tree, texts)
 
     def parameters(self) -> dict[str, Any]:
         """The given conditions, for the ctl row."""

@@ -40,6 +40,13 @@ class Long(int):
     __slots__ = ()
 
 
+class LongText(str):
+    """The text of a Long: beside a whole number of any size it is read as one. RocketMQ has no such value: every property is
+    plain text, and beside an Integer one of more than 32 bits is no number."""
+
+    __slots__ = ()
+
+
 Scalar: TypeAlias = "str | bool | int | float"
 Value: TypeAlias = "Scalar | None"
 """None: unknown."""
@@ -70,14 +77,19 @@ def compare(left: Scalar, right: Scalar) -> int:
     if type(left) is bool and isinstance(right, str):
         raise EvaluationError("ClassCastException", f"{left} is not text and cannot be compared with {right!r}")
     if isinstance(left, str) and not isinstance(right, str):
-        left = _READ[type(right)](left)
+        left = _read(left, right)
     elif isinstance(right, str) and not isinstance(left, str):
-        right = _READ[type(left)](right)
+        right = _read(right, left)
     if (type(left) is bool) != (type(right) is bool):
         return -1
     if isinstance(left, float) or isinstance(right, float):
         return _sign(_double_order(float(left)), _double_order(float(right)))
     return _sign(left, right)
+
+
+def _read(text: str, other: bool | int | float) -> Scalar:
+    """The text as the type of the other side."""
+    return _READ[Long if isinstance(text, LongText) and type(other) is int else type(other)](text)
 
 
 def compare_by_size(left: Scalar, right: Scalar) -> int:

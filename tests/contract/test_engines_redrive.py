@@ -325,6 +325,8 @@ def refuse_with_its_body(msgs: list[MessageExt], context: Any) -> str:
             [b"1"],
         ),
         (f"_store_timestamp > {NOON}", []),
+        ("_store_timestamp > 0 AND 5 < _born_timestamp AND _store_timestamp <> 1", [b"0", b"1", b"2", b"3"]),
+        ("_store_timestamp BETWEEN 0 AND 5 OR NOT (_born_timestamp > 5)", []),
     ],
 )
 def test_letters_are_chosen_by_an_expression_over_properties_and_columns(
