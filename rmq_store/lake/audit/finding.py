@@ -103,11 +103,13 @@ class Advice(NamedTuple):
 
 
 _RESTORE = (
-    "Stop what writes to the store, restore the shard from a backup taken before ('docs/backup.md'), and audit that."
+    "Stop what writes to the store, restore the store, or the shard with its offsets, from a backup taken before "
+    "('docs/backup.md', \"Restore one shard\"), and audit that."
 )
 _RESTORE_LOG = (
-    "Another program than rmq changed the store, or storage lost data. Find out what writes to it. Restore the shard from a "
-    "backup and audit that; keep the damaged copy until the cause is known."
+    "Another program than rmq changed the store, or storage lost data. Find out what writes to it. Restore the store from a "
+    "backup, or the shard, whose groups then consume again what came after the copy unless their offsets are set first "
+    "('docs/backup.md', \"Restore one shard\"), and audit that; keep the damaged copy until the cause is known."
 )
 _RESTORE_FILE = "Restore the file from a backup under the same name. " + _RESTORE_LOG
 _REPORT = (
