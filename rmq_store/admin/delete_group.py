@@ -71,7 +71,7 @@ class DeleteGroupRequest:
             return True
         if positions.get(del_id(self.group)) is None and any(one.group == self.group for one in shard.observed()):
             return True
-        return first_windows([shard, *shard.others()], self.group).chosen_for(shard.name) is not None
+        return first_windows([shard, *shard.others()], self.group).holds_for(shard.name)
 
     def moves(self, shard: ShardView, positions: Positions) -> tuple[Moved, ...]:
         if not self.has_something(shard, positions):

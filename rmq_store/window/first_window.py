@@ -71,15 +71,24 @@ class FirstWindows:
     def chosen_for(self, shard: str) -> ChosenStarts | None:
         """What those in other shards say of a shard; None: nothing that counts. A window that does not name the shard did not
         know its queues."""
-        records = [
+        known = [ShardStarts() if record is None else _shard_starts(record) for record in self._records_of(shard)]
+        counting = tuple(one for one in known if one.deleted == self.deleted.get(shard))
+        return ChosenStarts(counting) if counting else None
+
+    def holds_for(self, shard: str) -> bool:
+        """Whether one in another shard names the shard, and it counts: only a delete in the shard ends that. What one says of a
+        shard that it does not name ends when nothing else of it holds."""
+        deleted = self.deleted.get(shard)
+        return any(record is not None and record["deleted"] == deleted for record in self._records_of(shard))
+
+    def _records_of(self, shard: str) -> list[Mapping[str, Any] | None]:
+        """What each of those in other shards recorded of a shard."""
+        return [
             (window.parameter(STARTS_ELSEWHERE) or {}).get(shard)
             for name, windows in self.windows.items()
             if name != shard
             for window in windows
         ]
-        known = [ShardStarts() if record is None else _shard_starts(record) for record in records]
-        counting = tuple(one for one in known if one.deleted == self.deleted.get(shard))
-        return ChosenStarts(counting) if counting else None
 
 
 def first_windows(shards: Iterable[ShardView], group: str) -> FirstWindows:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.contract.rmq import TODAY, Rmq
-from tests.contract.test_cli_admin import in_two_shards, offsets_of_two
+from tests.contract.test_cli_admin import TWO_SHARDS, in_two_shards, offsets_of_two
 
 __all__ = ["in_two_shards"]
 
@@ -54,6 +54,22 @@ def test_a_group_that_nobody_knows_is_not_deleted(imported: Rmq) -> None:
     assert (answer.exit_code, "did you mean 'orders'" in answer.err) == (2, True)
     nothing = imported("delete-group", "-g", "orders", "--reason", "x")
     assert (nothing.exit_code, "has nothing to delete in shard" in nothing.err) == (2, True)
+
+
+def test_a_delete_of_all_shards_passes_over_one_that_came_after_the_first_window(rmq: Rmq) -> None:
+    """That window says nothing of it any more as soon as the group is deleted in the shards that it knew."""
+    (rmq.folder / "consumers.toml").write_text(TWO_SHARDS)
+    rmq("init")
+    for shard in ("a", "b", "c"):
+        rmq("send", "-t", "Orders", "--create", "--queues", "1", "--shard", shard, "x")
+        if shard == "b":
+            assert rmq.json("consume", "-g", "two", "--shard", "a")["messages"] == 1
+    refused = rmq("delete-group", "-g", "two", "--shard", "c", "--reason", "old")
+    assert (refused.exit_code, "nothing to delete in shard c" in refused.err) == (2, True)
+    done = rmq.json("delete-group", "-g", "two", "--reason", "old")
+    assert (done["status"], done["shards"]) == ("committed", ["a", "b"])
+    assert "nothing to delete" in rmq("delete-group", "-g", "two", "--reason", "again").err
+    assert rmq("audit").exit_code == 0
 
 
 def test_the_rest_of_a_delete_says_where_the_group_lives_again(in_two_shards: Rmq) -> None:

@@ -244,7 +244,8 @@ def test_a_delete_is_needed_where_a_first_window_elsewhere_chose_the_start() -> 
         ]
 
     here = Shard(HERE, 4, first, deleted=1)
-    assert needed(here, Shard(THERE, 9), Shard(BESIDE, 1)) == [False, True, True]
+    assert needed(here, Shard(THERE, 9), Shard(BESIDE, 1)) == [False, True, False]
+    assert needed(replace(here, deleted=None), Shard(THERE, 9), Shard(BESIDE, 1)) == [False, True, False]
     assert needed(here, Shard(THERE, 9, deleted=1), Shard(BESIDE, 1)) == [False, False, False]
     assert request.moves(replace(here, queue=THERE, window=None, deleted=None, others_=[here]), Positions(1, {})) == ()
 
