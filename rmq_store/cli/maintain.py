@@ -11,7 +11,7 @@ from rmq_store.cli.common import COMMITTED, new_request, open_store, optional_se
 from rmq_store.cli.options import DURATION, ActorOption, DryRunOption, ReasonOption, SettingsOptions, ShardOption
 from rmq_store.cli.output import Output
 from rmq_store.cli.progress import progress_of
-from rmq_store.commit.request import actor_of
+from rmq_store.commit.request import actor_of, reason_of
 from rmq_store.maintain.orphans import DEFAULT_AGE_MS
 from rmq_store.maintain.request import MaintainRequest, Step, TableReport
 from rmq_store.utils.host import Host
@@ -73,7 +73,7 @@ def maintain(
     request = MaintainRequest(
         request_id=new_request("maintain", None, host),
         actor=actor_of(actor),
-        reason=reason,
+        reason=reason_of(reason, dry_run=False),
         steps=frozenset(step or Step),
         rules=settings.retention if settings else (),
         age_ms=DEFAULT_AGE_MS if older_than is None else older_than,

@@ -14,6 +14,7 @@ from rmq_store.commit.ctl import Actor
 from rmq_store.errors import WrongUse
 from rmq_store.utils.arguments import check_types
 from rmq_store.utils.host import Host, day_of
+from rmq_store.utils.redaction import secret_values, without_secrets
 from rmq_store.utils.times import format_time
 
 
@@ -116,9 +117,10 @@ def client_ids_of(text: str | None) -> tuple[str, ...]:
 
 
 def reason_of(given: str, dry_run: bool) -> str:
-    """The operator's reason. A dry run may leave it out. Raises WrongUse for a text that cannot be recorded."""
+    """The operator's reason, without the secrets of the environment. A dry run may leave it out. Raises WrongUse for a text
+    that cannot be recorded."""
     check_types(str, reason=given)
-    return given or ("dry run" if dry_run else "")
+    return without_secrets(given, secret_values(os.environ)) or ("dry run" if dry_run else "")
 
 
 def actor_of(given: str | None = None) -> Actor:

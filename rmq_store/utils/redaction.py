@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
+from unicodedata import category
 from urllib.parse import quote
 
 TEXT_BYTES: Final = 4096
@@ -34,10 +35,17 @@ _CONTROL: Final = re.compile(
 """Control characters, and those that change the direction of a text or are not seen."""
 
 
+_PRINTED_AS_NOTHING: Final = frozenset("\u115f\u1160\u3164\uffa0")
+"""Characters that Unicode calls printable: the fillers of Hangul."""
+_MOST_MARKS: Final = 4
+"""More of them on one character are in no language."""
+
 _MARKDOWN: Final = re.compile(
-    r"[\\`*\[<&~]"
+    r"(?P<link>(?:://|(?<=www)\.|(?<=[\w.+-])@(?=[\w-]++\.))++)"  # GitHub's Markdown makes links of addresses alone
+    r"|[\\`*\[<&~]"
     r"|(?<![^\W_])(?<!_)_++|_++(?![^\W_])"  # in a name as a_b it has none
-    r"|^[-+=#>]|^[0-9]++[.)]"  # a list, a heading, a quotation
+    r"|^[-+=#>]|^[0-9]++[.)]",  # a list, a heading, a quotation
+    re.IGNORECASE,
 )
 """What has a meaning in a line of Markdown."""
 
@@ -75,9 +83,29 @@ def cleaned(text: str, secrets: Sequence[str] = (), most_bytes: int = TEXT_BYTES
     return text.encode("utf-8", "replace")[:most_bytes].decode("utf-8", "ignore")
 
 
+def without_secrets(text: str, secrets: Sequence[str]) -> str:
+    """A user's text as it is recorded: as ``cleaned``, but whole, and with its control characters."""
+    for secret in secrets:
+        text = text.replace(secret, HIDDEN)
+    return _IN_URL.sub(_without_credentials, text)
+
+
 def one_line(text: str) -> str:
-    """The text with line ends, tabs and all else that cannot be printed as Python escapes them."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    """The text with line ends, tabs and all else that cannot be printed, or is printed as nothing, as Python escapes them. Of
+    marks that are put on one character, only the first ones stay: many would cover the lines around it."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(_printed(text))
+
+
+def _printed(text: str) -> Iterator[str]:
+    marks = 0
+    for char in text:
+        marks = marks + 1 if category(char).startswith("M") else 0
+        if char.isprintable() and char not in _PRINTED_AS_NOTHING and marks <= _MOST_MARKS:
+            yield char
+        else:
+            yield char.encode("unicode_escape").decode() if not char.isascii() else repr(char)[1:-1]
 
 
 def shortened(text: str, most: int) -> str:
@@ -100,12 +128,14 @@ def reason_in_sentence(reason: str) -> str:
 
 
 def plain_markdown(text: str) -> str:
-    """The text in one line of Markdown that shows it as it is: no image, heading, HTML or the like. Only what begins with
-    ``http://`` or ``www.`` may be shown as a link, to this address."""
+    """The text in one line of Markdown that shows it as it is: no image, heading, HTML, link or the like. What would make an
+    address a link, such as ``://``, is shown as code: an escape would be gone before Airflow's pages look for addresses."""
     return _MARKDOWN.sub(_markdown_escape, one_line(text).lstrip())
 
 
 def _markdown_escape(match: re.Match[str]) -> str:
+    if match["link"]:
+        return f"`{match[0]}`"
     return "".join(char if char.isdecimal() else f"\\{char}" for char in match[0])
 
 

@@ -22,6 +22,7 @@ from rmq_store.utils.redaction import (
     plain_markdown,
     reason_in_sentence,
     secret_values,
+    without_secrets,
 )
 
 ENV = {
@@ -163,6 +164,10 @@ def test_a_secret_at_the_cut_leaves_no_part_of_it() -> None:
     assert "abc" not in cleaned("." * (TEXT_BYTES - 12) + "://u:abcdefgh@h")
 
 
+_ADDRESS = r"(?:https?|ftp)://[-.\w]+|www\.[-.\w]+|[-.\w+]+@[-\w]+(?:\.[-\w]+)+"
+"""What mdast-util-gfm-autolink-literal looks for in the text of Markdown once it is parsed, and ftp, which GitHub has too."""
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -172,6 +177,8 @@ def test_a_secret_at_the_cut_leaves_no_part_of_it() -> None:
         "`code` ``x` \\`y\\` \\\\ \\[z](u)",
         "# Head", "> said", "- one", "+ one", "* one", "1. one", "12) one", "---", "===", "~~~", "```", "| a | b |", "[a]: http://b",
         "$x$ :smile: 0 -> 200, 12.5 (3 bytes)!", "é_à_ ü*ü*", "",
+        "http://a.b HTTPS://a.b/c?d=e ftp://a.b www.evil.example WWW.a.b x@y.example mailto:x@y.z (http://a.b) a@b@c.d",
+        "://://www.://x@www.y `http://a`b@c.d` \\://a", "see https://a.b/_c_*d*[e](f)",
     ],
 )  # fmt: skip
 def test_a_text_as_markdown_is_shown_as_it_is(text: str) -> None:
@@ -180,8 +187,10 @@ def test_a_text_as_markdown_is_shown_as_it_is(text: str) -> None:
     tokens = MarkdownIt("commonmark").enable(["strikethrough", "table"]).parse(plain_markdown(text))
     assert [token.type for token in tokens] == (["paragraph_open", "inline", "paragraph_close"] if text else [])
     inline = [part for token in tokens for part in token.children or ()]
-    assert {part.type for part in inline} <= {"text", "text_special"}
+    assert {part.type for part in inline} <= {"text", "text_special", "code_inline"}
     assert "".join(part.content for part in inline) == text
+    shown = "".join("\0" if part.type == "code_inline" else part.content for part in inline)
+    assert re.findall(_ADDRESS, shown, re.IGNORECASE) == [], "Airflow's pages make links of them"
 
 
 def test_a_text_as_markdown_is_one_line_and_a_plain_one_has_no_escapes() -> None:
@@ -198,3 +207,15 @@ def test_a_users_text_is_one_line_of_limited_length_in_a_sentence() -> None:
     assert reason_in_sentence("word " * 1000) == "word " * (PART // 5 - 1) + "word…"
     assert reason_in_sentence("one two" + "K" * 3000) == "one…", "the beginning of a secret is not known as one"
     assert name_in_sentence("K" * 3000) == "K" * (PART - 1) + "…"
+
+
+def test_what_is_printed_as_nothing_or_over_other_lines_is_shown_as_an_escape() -> None:
+    fillers = "\u115f\u1160\u3164\uffa0"
+    assert name_in_sentence(f"a{fillers}b") == r"a\u115f\u1160\u3164\uffa0b"
+    assert name_in_sentence("e\u0301a Việt ที่ ❤️") == "e\u0301a Việt ที่ ❤️"
+    assert name_in_sentence("z" + "\u0301" * 6 + "a") == "z" + "\u0301" * 4 + r"\u0301" * 2 + "a"
+
+
+def test_a_users_text_is_recorded_whole_and_without_secrets() -> None:
+    text = f"http://me:pw@host/a\n{ENV['db_password']} " + "K" * (2 * TEXT_BYTES)
+    assert without_secrets(text, secret_values(ENV)) == "http://***@host/a\n*** " + "K" * (2 * TEXT_BYTES)
