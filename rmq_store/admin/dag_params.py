@@ -3,7 +3,8 @@
 ``Run`` has the facts of a run that requests depend on. Its request id starts with the UTC date of ``run_after``, which no
 retry and no clear changes. So the same run is the same request, and a second try finds what the first has committed.
 
-``params`` come from a form or an API call: times as ``parse_time`` reads them, None and "" mean "not given".
+``params`` come from a form or an API call: times as ``parse_time`` reads them, switches as true and false; None and "" mean
+"not given".
 """
 
 from __future__ import annotations
@@ -198,7 +199,7 @@ def reset_request(run: Run, params: Mapping[str, Any]) -> ResetRequest:
         reason=_text(params, "reason"),
         value=values.get(ResetTo(to)),
         queues=tuple(_queue(topic, text) for text in _texts(params, "queues") or ()),
-        dry_run=params.get("dry_run") is not False,
+        dry_run=switch_of(params, "dry_run", default=True),
     )
 
 
@@ -221,8 +222,8 @@ class UndoParams:
             group=_text(params, "group"),
             reason=_text(params, "reason"),
             shard=_optional_text(params, "shard"),
-            force=params.get("force") is True,
-            dry_run=params.get("dry_run") is not False,
+            force=switch_of(params, "force"),
+            dry_run=switch_of(params, "dry_run", default=True),
         )
 
 
@@ -243,7 +244,7 @@ def redrive_request(run: Run, params: Mapping[str, Any]) -> RedriveRequest:
             keys=None if keys is None else frozenset(keys),
             places=None if letters is None else tuple(map(dead_letter_place, letters)),
             where=_optional_text(params, "where"),
-            all=params.get("all") is True,
+            all=switch_of(params, "all"),
         ),
         request_id=run.request_id,
         actor=run.actor,
@@ -251,9 +252,9 @@ def redrive_request(run: Run, params: Mapping[str, Any]) -> RedriveRequest:
         to_topic=_optional_text(params, "to_topic"),
         limit=_count(params, "limit"),
         edits=MessageEdits.of_parameter(params.get("edits")),
-        all_or_nothing=params.get("all_or_nothing") is True,
+        all_or_nothing=switch_of(params, "all_or_nothing"),
         rate=_count(params, "rate"),
-        dry_run=params.get("dry_run") is not False,
+        dry_run=switch_of(params, "dry_run", default=True),
     )
 
 
@@ -338,12 +339,24 @@ class ImportParams:
             source=_text(params, "source"),
             broker_name=broker_name,
             shard=_optional_text(params, "shard") or broker_name,
-            salvage=params.get("salvage") is True,
+            salvage=switch_of(params, "salvage"),
             engine=_optional_text(params, "engine"),
             max_body_bytes=_count(params, "max_body_bytes") or MAX_BODY_BYTES,
             max_config_bytes=_count(params, "max_config_bytes") or MAX_CONFIG_BYTES,
             max_queues=_count(params, "max_queues") or MAX_QUEUES,
         )
+
+
+def switch_of(params: Mapping[str, Any], name: str, *, default: bool = False) -> bool:
+    """A parameter that is true or false; ``default`` where it is not given.
+
+    Raises WrongUse for any other value, such as the text "false": who reads it as one of them does more or less than was asked.
+    """
+    given = params.get(name)
+    if given is None or given == "":
+        return default
+    check_types(bool, **{name: given})
+    return bool(given)
 
 
 # --- one value -------------------------------------------------------------------------------------------------------

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from rmq_store.lake.window.engine import Engine, Engines
     from rmq_store.utils.progress import Progress
 
+CONN_TYPE = "rmq"
+"""Airflow's name for the type of our connections."""
+
 VARIABLES = {
     "root": "RMQ_ROOT",
     "settings": "RMQ_SETTINGS",
@@ -65,6 +68,19 @@ def variables_of(login: str | None, password: str | None, extra: Mapping[str, An
         if not variables.keys().isdisjoint(names):
             variables |= {name: "" for name in names if name not in variables}
     return variables
+
+
+def check_connection(conn_type: str | None, host: str | None, schema: str | None, port: int | None) -> None:
+    """Raise WrongUse for a connection of another type, whose login and password would become keys of S3, and for one with
+    fields that say nothing here: who fills them in means another store."""
+    if conn_type != CONN_TYPE:
+        raise WrongUse(f"the connection is of the type {conn_type!r}: a connection of the type {CONN_TYPE!r} is needed")
+    given = {"host": host, "schema": schema, "port": port}
+    if used := [name for name, value in given.items() if value]:
+        raise WrongUse(
+            f"the connection has a value in {', '.join(used)}, which says nothing here: leave it empty, and give the store as "
+            "root in extra"
+        )
 
 
 class SettingsUnusable(WrongUse):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rmq_store.errors import WrongUse
+from rmq_store.utils.arguments import check_types
 
 if TYPE_CHECKING:
     from rmq_store.lake.table.store import LakeStore
@@ -21,7 +22,8 @@ def lag_of(store: LakeStore, group: str) -> int | None:
 
 
 def check_at_most(at_most: int) -> None:
-    """Raise WrongUse for a lag that no group can get down to."""
+    """Raise WrongUse for what is no lag, and for a lag that no group can get down to."""
+    check_types(int, at_most=at_most)
     if at_most < 0:
         raise WrongUse(f"at_most is {at_most}: a lag is 0 or more")
 

@@ -185,7 +185,10 @@ def held_by_another(shard: str, held: Collection[Held]) -> HeldByAnother:
     for one in held:
         of_holder[str(one.holder or "another run"), one.claim_number].append(one)
     texts = [_described(shard, who, number, several) for (who, number), several in of_holder.items()]
-    return HeldByAnother(f"{'; '.join(texts)}. Wait for it, or give the same --request to take it over.")
+    return HeldByAnother(
+        f"{'; '.join(texts)}. Wait for it, or repeat that request, which takes it over: with its id as "
+        "--request, in Airflow by clearing the task of that run."
+    )
 
 
 def _described(shard: str, who: str, number: int, several: Sequence[Held]) -> str:

@@ -75,8 +75,8 @@ def _like(pattern: str, be: str) -> Check:
     return lambda value: _must(be, value, isinstance(value, str) and re.fullmatch(pattern, value))
 
 
-def _check_name(name: str) -> None:
-    """A group, or ``group@client``."""
+def check_group_name(name: str) -> None:
+    """Raise WrongUse unless this can be a group, or ``group@client``."""
     group, at, client = name.partition("@")
     check_group(group)
     if at and not re.fullmatch(r"[\w.@#:-]+", client):
@@ -121,7 +121,7 @@ PLANNED = "planned"
 check_planned_schedule = _like(_CRON, f'{_CRON_TEXT}, or "" for none')
 
 CHECKS: dict[str, Check] = {
-    "name": _accepted_by(_check_name),
+    "name": _accepted_by(check_group_name),
     "listener": _like(r"[\w.]+:[\w.]+", "text like shop.listeners:Orders (module:attribute)"),
     "subscription_version": _between(1, 2**31 - 1),
     "mode": _one_of(MODES),

@@ -12,9 +12,11 @@ Item = TypeVar("Item")
 
 _WORDS: dict[type | UnionType, str] = {
     bool: "True or False",
+    bool | None: "True or False, or None",
     str: "a text",
     str | None: "a text, or None",
     int: "a whole number",
+    int | float: "a number",
     int | None: "a whole number, or None",
     bytes | bytearray | memoryview: "bytes",
     list | tuple: "a list or a tuple",
@@ -35,7 +37,7 @@ def check_types(type_: type | UnionType, **arguments: object) -> None:
 
 def check_type(type_: type | UnionType, name: str, value: object) -> None:
     """Raises WrongUse for a value that is not of the type."""
-    if not isinstance(value, type_) or (isinstance(value, bool) and type_ is not bool):
+    if not isinstance(value, type_) or (isinstance(value, bool) and type_ not in (bool, bool | None)):
         raise WrongUse(f"{name} must be {_words_of(type_)}, it is of the type {_name_of(type(value))}")
 
 

@@ -75,6 +75,28 @@ def test_a_wrong_connection_is_refused(
     assert RmqHook().test_connection()[0] is False
 
 
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        (
+            {"conn_type": "postgres", "login": "u", "password": "pg-password"},
+            "is of the type 'postgres'.* 'rmq' is needed",
+        ),
+        ({"host": "lake"}, "has a value in host, which says nothing here"),
+        ({"schema": "s3", "port": 9000}, "has a value in schema, port"),
+    ],
+)
+def test_a_connection_of_another_type_or_with_fields_of_another_type_is_refused(
+    fields: dict[str, Any], says: str, deployed: LakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rmq_store.airflow.hooks.rmq import RmqHook
+
+    monkeypatch.setenv("AIRFLOW_CONN_RMQ_DEFAULT", connection(**fields))
+    with pytest.raises(WrongUse, match=says) as refused:
+        _ = RmqHook().deployment
+    assert "pg-password" not in str(refused.value)
+
+
 def test_the_provider_is_registered_with_a_form_for_its_connection(airflow_home: AirflowHome) -> None:
     from airflow.providers_manager import ProvidersManager
     from airflow.sdk.providers_manager_runtime import ProvidersManagerTaskRuntime

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rmq_store.errors import StoreUnusable
+from rmq_store.errors import StoreUnusable, WrongUse
 from rmq_store.lake.table.store import LakeStore
 from scripts.airflow_home import AirflowHome
 from tests.airflow.conftest import CONSUME, WARNINGS_OF_AIRFLOW, dag_of, in_a_new_process
@@ -88,8 +88,22 @@ def test_an_error_of_the_trigger_is_an_error_of_the_task(deployed: LakeStore, mo
     with pytest.raises(AirflowException, match="does not answer") as raised:
         sensor().execute_complete({}, event)
     assert not isinstance(raised.value, AirflowFailException)
-    with pytest.raises(AirflowFailException, match="at_most is -1"):
-        sensor(at_most=-1).poke({})
+
+
+@pytest.mark.parametrize("at_most", ["0", None, True, 1.5, -1])
+def test_a_lag_that_is_none_is_refused_where_the_dag_is_read(airflow_home: AirflowHome, at_most: Any) -> None:
+    with pytest.raises(WrongUse, match="at_most"):
+        sensor(at_most=at_most)
+
+
+@pytest.mark.parametrize("group", ["", "a b/../c", "g" * 300])
+def test_a_name_that_no_group_can_have_fails_at_once(deployed: LakeStore, group: str) -> None:
+    from airflow.sdk.exceptions import AirflowFailException
+
+    wait = sensor()
+    wait.group = group
+    with pytest.raises(AirflowFailException, match="WrongUse"):
+        wait.poke({})
 
 
 WAITS = """

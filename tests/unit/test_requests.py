@@ -11,6 +11,7 @@ from rmq_store.admin.dag_params import (
     ImportParams,
     ReplayParams,
     Run,
+    UndoParams,
     Until,
     check_names,
     consume_request,
@@ -356,3 +357,18 @@ def test_an_import_goes_to_the_shard_of_the_brokers_name_unless_another_is_given
 def test_the_name_of_a_groups_dag() -> None:
     assert dag_id_of("orders-eu_1") == "rmq_consume__orders-eu_1"
     assert dag_id_of("a%b|c") == "rmq_consume__a.25b.7cc"
+
+
+@pytest.mark.parametrize("given", ["true", "false", 1, 0, [], "no"])
+def test_a_switch_that_is_neither_true_nor_false_is_refused(given: object) -> None:
+    """It would be read as the less safe one of them."""
+    undo = {"group": "g", "reason": "r"}
+    for read, name in (
+        (lambda values: reset_request(RUN, RESET | values), "dry_run"),
+        (lambda values: UndoParams.of(undo | values), "force"),
+        (lambda values: redrive_request(RUN, REDRIVE | values), "all_or_nothing"),
+        (lambda values: ImportParams.of({"source": "/a", "broker_name": "b"} | values), "salvage"),
+    ):
+        with pytest.raises(WrongUse, match=f"{name} must be True or False"):
+            read({name: given})
+        read({name: ""})

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from rmq_store.airflow.deployment import Deployment, variables_of
+from rmq_store.airflow.deployment import CONN_TYPE, Deployment, check_connection, variables_of
 from rmq_store.utils.redaction import cleaned, secret_values
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class RmqHook(BaseHook):
 
     conn_name_attr = "rmq_conn_id"
     default_conn_name = "rmq_default"
-    conn_type = "rmq"
+    conn_type = CONN_TYPE
     hook_name = "RocketMQ lakehouse"
 
     def __init__(self, rmq_conn_id: str = default_conn_name) -> None:
@@ -100,6 +100,7 @@ def _deployment_of(connection: Connection | None) -> Deployment:
     """None: the environment says all."""
     if connection is None:
         return Deployment.from_env()
+    check_connection(connection.conn_type, connection.host, connection.schema, connection.port)
     extra = {name: value for name, value in connection.extra_dejson.items() if value is not None}
     variables = variables_of(connection.login, connection.password, extra)
     return Deployment.from_env(os.environ | variables, extra.get("engine") or None)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseNotifier
 
+from rmq_store.airflow.arguments import check_switches, check_texts
 from rmq_store.airflow.group_state import lag_of, rows_of
 from rmq_store.airflow.hooks.rmq import RmqHook
 from rmq_store.errors import RmqError
@@ -46,6 +47,8 @@ class RmqNotifier(BaseNotifier):
         audit: bool = True,
         rmq_conn_id: str = RmqHook.default_conn_name,
     ) -> None:
+        check_switches(audit=audit)
+        check_texts(rmq_conn_id=rmq_conn_id)
         super().__init__()
         self.group = group
         self.send = send

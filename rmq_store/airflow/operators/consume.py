@@ -12,6 +12,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from rmq_store.admin.dag_params import Until, consume_request, interval_replay
 from rmq_store.admin.interval_replay import IntervalReplay
 from rmq_store.admin.sentences import planned_sentence
+from rmq_store.airflow.arguments import check_constants, check_texts
 from rmq_store.airflow.assets import OFFSETS_COMMITTED, REPORTED, retries_asset
 from rmq_store.airflow.links.console import RmqGroupLink, RmqNewDeadLettersLink, RmqWindowLink
 from rmq_store.airflow.operators.base import RmqOperator
@@ -56,6 +57,7 @@ class RmqConsumeOperator(RmqOperator):
         clients: str | None = None,
         **kwargs: Any,
     ) -> None:
+        check_constants(max_messages=max_messages, client=client, clients=clients)
         super().__init__(**kwargs)
         self.group = group
         self.until = until
@@ -173,6 +175,7 @@ class RmqConsumeWindowOperator(RmqConsumeOperator):
     operator_extra_links = (RmqGroupLink(), RmqWindowLink(), RmqNewDeadLettersLink())
 
     def __init__(self, *, shard: str, engine: str | None = None, outlets: Any = REPORTED, **kwargs: Any) -> None:
+        check_texts(shard=shard, engine=engine)
         super().__init__(outlets=outlets, **kwargs)
         self.shard = shard
         self.engine = engine
@@ -214,6 +217,7 @@ class RmqConsumePlannedOperator(RmqOperator):
         outlets: Any = REPORTED,
         **kwargs: Any,
     ) -> None:
+        check_constants(max_messages=max_messages)
         super().__init__(outlets=outlets, **kwargs)
         self.until = until
         self.max_messages = max_messages

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rmq_store.admin.dag_params import ImportParams
 from rmq_store.admin.sentences import import_sentence
+from rmq_store.airflow.arguments import check_constants, check_switches
 from rmq_store.airflow.lineage import Lineage, place_of
 from rmq_store.airflow.operators.base import RmqOperator
 from rmq_store.airflow.task import Answer
@@ -51,6 +52,9 @@ class RmqImportStoreOperator(RmqOperator):
         check_only: bool = False,
         **kwargs: Any,
     ) -> None:
+        check_switches(salvage=salvage, check_only=check_only)
+        check_constants(shard=shard, engine=engine)
+        check_constants(max_body_bytes=max_body_bytes, max_config_bytes=max_config_bytes, max_queues=max_queues)
         super().__init__(**kwargs)
         self.source = source
         self.broker_name = broker_name

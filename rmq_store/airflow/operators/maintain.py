@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from rmq_store.admin.sentences import maintain_sentence
 from rmq_store.airflow.operators.base import RmqOperator
 from rmq_store.airflow.task import Answer
+from rmq_store.errors import WrongUse
 from rmq_store.maintain.request import MaintainRequest, Step
 from rmq_store.utils.host import Host
 
@@ -22,6 +23,8 @@ class RmqMaintainOperator(RmqOperator):
     """
 
     def __init__(self, *, step: str, **kwargs: Any) -> None:
+        if step not in list(Step):
+            raise WrongUse(f"invalid value of step, {step!r}: expected one of {', '.join(Step)}")
         super().__init__(**kwargs)
         self.step = Step(step)
 

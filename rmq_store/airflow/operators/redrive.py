@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rmq_store.admin.dag_params import redrive_request
 from rmq_store.admin.sentences import redrive_sentence
+from rmq_store.airflow.arguments import check_constants, check_switches
 from rmq_store.airflow.links.console import RmqDeadLettersLink
 from rmq_store.airflow.operators.base import RmqOperator
 from rmq_store.airflow.task import Answer, nothing_to_do
@@ -66,6 +67,9 @@ class RmqRedriveOperator(RmqOperator):
         dry_run: bool | None = None,
         **kwargs: Any,
     ) -> None:
+        check_switches(all_letters=all_letters, all_or_nothing=all_or_nothing, dry_run=dry_run)
+        check_constants(original_topic=original_topic, keys=keys, where=where, places=places, limit=limit)
+        check_constants(edits=edits, rate=rate, to_topic=to_topic, reason=reason)
         super().__init__(**kwargs)
         self.group = group
         self.since = since

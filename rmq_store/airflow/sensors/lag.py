@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from rmq_store.airflow.arguments import check_constants, check_switches, check_texts
 from rmq_store.airflow.group_state import check_at_most, lag_of
 from rmq_store.airflow.hooks.rmq import RmqHook
 from rmq_store.airflow.links.console import RmqGroupLink
 from rmq_store.airflow.task import log_line, translated
 from rmq_store.airflow.triggers.lag import RmqLagTrigger
+from rmq_store.settings.settings_values import check_group_name
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -24,7 +26,8 @@ class RmqLagSensor(BaseSensorOperator):
     """
     Wait until a group has at most so many messages to consume, retries included.
 
-    A group that has no offset yet has no lag, and the sensor waits. It returns the lag.
+    A group that has no offset yet has no lag, and the sensor waits, also for one that nothing names yet. A name that no group
+    can have fails at once. It returns the lag.
 
     :param group: The consumer group. (templated)
     :param at_most: The lag to wait for.
@@ -46,6 +49,10 @@ class RmqLagSensor(BaseSensorOperator):
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         **kwargs: Any,
     ) -> None:
+        check_constants(at_most=at_most)
+        check_at_most(at_most)
+        check_texts(rmq_conn_id=rmq_conn_id)
+        check_switches(deferrable=deferrable)
         super().__init__(**kwargs)
         self.group = group
         self.at_most = at_most
@@ -60,7 +67,7 @@ class RmqLagSensor(BaseSensorOperator):
     def poke(self, context: Context) -> PokeReturnValue:
         """Return whether the lag is small enough, and the lag."""
         with translated(self.hook):
-            check_at_most(self.at_most)
+            check_group_name(self.group)
             lag = lag_of(self.hook.deployment.open_store(), self.group)
         log_line(f"lag of group {self.group}: {lag}, waiting for {self.at_most}", self.hook)
         return PokeReturnValue(is_done=lag is not None and lag <= self.at_most, xcom_value=lag)
