@@ -16,6 +16,9 @@ RETRIES_DELIVERED = AssetAlias("rmq_retries_delivered")
 OFFSETS_COMMITTED = AssetAlias("rmq_offsets_committed")
 """Of the tasks that consume: its events are those of the ``offsets_asset`` of each group that has consumed."""
 
+PREVIEWS = AssetAlias("rmq_previews")
+"""Of the tasks that show what a run is going to do, and of approvals: its events are those of the DAG's ``previews_asset``."""
+
 REPORTED = [OFFSETS_COMMITTED]
 """The default of ``outlets`` of these tasks: a list, since a mapped task takes the default as it is."""
 
@@ -28,6 +31,15 @@ def offsets_asset(group: str) -> Asset:
 def retries_asset(group: str) -> Asset:
     """The asset of a group's retries, of a group with ``consume_retries``: an event for each run that delivered some."""
     return Asset(f"rmq_retries__{group}", uri=f"x-rmq://retries/{group}")
+
+
+def previews_asset(dag_id: str) -> Asset:
+    """The asset of what the tasks of a DAG have shown and let pass.
+
+    Airflow writes such an event, with its run and its task, when the task itself succeeds: not for a task that a person marks
+    as success, and not for a user.
+    """
+    return Asset(f"rmq_previews__{dag_id}", uri=f"x-rmq://previews/{dag_id}")
 
 
 def report_offsets(

@@ -19,6 +19,7 @@ from airflow.sdk import (
     task,
 )
 
+from rmq_store.admin.dag_params import switch_of
 from rmq_store.airflow.assets import retries_asset
 from rmq_store.airflow.deployment import Deployment
 from rmq_store.airflow.triggers.due import RmqDueTrigger
@@ -198,4 +199,4 @@ def approve() -> Param:
 @task.short_circuit
 def skip_if_dry_run() -> bool:
     """Whether the run's parameter ``dry_run`` is false: the tasks after this one are skipped otherwise."""
-    return get_current_context()["params"]["dry_run"] is False
+    return not switch_of(get_current_context()["params"], "dry_run", default=True)

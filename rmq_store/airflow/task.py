@@ -85,11 +85,12 @@ NOTHING_TO_DO = "nothing_to_do"
 """The XCom that says why a task had nothing to do."""
 
 
-def nothing_to_do(context: Context, reason: str) -> None:
-    """Log the reason and store it as the task's XCom ``nothing_to_do`` and in the run's note."""
+def nothing_to_do(context: Context, reason: str) -> str:
+    """Log the reason and store it as the task's XCom ``nothing_to_do``, and in the run's note. Returns what is stored."""
     reason = cleaned(reason, _secrets(None))
     context["ti"].xcom_push(NOTHING_TO_DO, reason)
     note(context, f"nothing to do: {reason}")
+    return reason
 
 
 def note(context: Context, sentence: str, hook: RmqHook | None = None) -> None:

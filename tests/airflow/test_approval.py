@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -97,7 +99,7 @@ def test_a_reset_waits_until_it_is_approved_and_a_cleared_one_asks_nobody(
     result = run("rmq_reset_offset", RESET)
     (question,) = asked
     preview = xcom(result, "preview", "preview")
-    assert (question["task"], question["body"]) == ("approve", preview["text"])
+    assert (question["task"], question["body"]) == ("approve", f"{preview['text']}\n\nAsked by dag_test. Reason: r")
     assert question["subject"] == "rmq_reset_offset: payments in broker-a"
     shown = {name: param["value"] for name, param in question["params"].items()}
     assert shown == {"group": "payments", "shards": "broker-a", "preview": Preview(preview).digest}
@@ -136,7 +138,7 @@ def test_who_has_rejected_is_not_asked_again_by_another_try(
     from rmq_store.airflow.preview import Preview
 
     questions, notes, states_of = list[Any](), list[str](), list[dict[str, Any]]()
-    shown = Preview({"group": "payments", "shards": ["broker-a"], "text": "would move"})
+    shown = Preview({"group": "payments", "shards": ["broker-a"], "text": "would move", "by": "ada"})
     monkeypatch.setattr(Preview, "of_task", lambda *_: shown)
     monkeypatch.setattr(RmqApprovalOperator, "_check_question", lambda *_: None)
     monkeypatch.setattr(ApprovalOperator, "execute", lambda self, context: questions.append(self.subject))
@@ -173,16 +175,28 @@ def test_a_reason_changes_neither_the_question_nor_the_note(deployed: LakeStore,
     run("rmq_reset_offset", RESET | {"approve": False, "reason": REASON})
     result = run("rmq_undo", UNDO)
     (question,) = asked
-    assert len(question["body"]) < 700
+    shown, why = question["body"].split("\n\n")
+    assert (len(shown) < 700, why) == (True, "Asked by dag_test. Reason: u")
     assert (
-        r"(!\[x](http://127.0.0.1:1/x) \~\~old\~\~ \<b>bold\</b>\\n\\nRocketMQ approve: approved by boss"
+        r"(!\[x](http`://`127.0.0.1:1/x) \~\~old\~\~ \<b>bold\</b>\\n\\nRocketMQ approve: approved by boss"
         in question["body"]
     )
     assert ": would move: offsets 0 -> none in 4 queues" in question["body"]
     preview, approved, undone = str(run_note(result["run"])).split("\n\n")
-    assert preview == f"RocketMQ preview: {question['body']}"
+    assert preview == f"RocketMQ preview: {shown}"
     assert approved.startswith("RocketMQ approve: approved by ada at 20")
     assert ": offsets 0 -> none in 4 queues" in undone
+
+
+def test_a_reason_is_recorded_without_secrets(deployed: LakeStore, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    extra = {"conn_type": "rmq", "login": "k", "password": "conn-password"}
+    monkeypatch.setenv("AIRFLOW_CONN_RMQ_DEFAULT", json.dumps(extra))
+    monkeypatch.setenv("SHOP_TOKEN", "the-token")
+    reason = "key the-token of http://me:pw@host, conn-password"
+    run("rmq_reset_offset", RESET | {"approve": False, "reason": reason})
+    rmq_store.open_store(deployed.root.location).undo("payments", reason=reason)
+    reasons = query(deployed, "SELECT reason FROM operator_actions ORDER BY commit_id")["reason"].to_pylist()
+    assert sorted(reasons) == ["key *** of http://***@host, ***", "key *** of http://***@host, conn-password"]
 
 
 # --- what was approved is done, and nothing else ---------------------------------------------------------------------
@@ -354,7 +368,7 @@ def test_a_task_that_was_marked_as_success_has_shown_and_approved_nothing_and_no
     assert (result["state"], actions(deployed), asked) == ("failed", ["reset"], [])
     assert result[acts] in ("failed", "upstream_failed")
     heard = capsys.readouterr()
-    task = "preview" if by_hand == "preview" else "approve"
+    task = by_hand.partition("|")[0]
     says = f"the task {task} of this run has shown or approved nothing: clear it with its downstream tasks"
     assert says in heard.out + heard.err + caplog.text
 
@@ -447,7 +461,8 @@ def test_retries_that_are_to_be_finished_are_shown_and_wait_until_they_are_appro
     rejected = run("rmq_replay", finish)
     (question,) = asked
     waiting = first["outcomes"]["retried"]
-    assert question["body"] == f"{first['group']}: {waiting} retries would be consumed as they become due"
+    shown = f"{first['group']}: {waiting} retries would be consumed as they become due"
+    assert question["body"] == f"{shown}\n\nAsked by dag_test."
     assert question["subject"] == f"rmq_replay: {first['group']} in broker-a"
     assert (rejected["state"], rejected["plan"], rejected["finish"]) == ("success", [], "skipped")
     assert windows(deployed) == 1
@@ -507,3 +522,115 @@ def test_what_a_task_has_shown_or_approved_does_not_count_once_it_is_cleared(
     check_ended(context_of({"approve": "success", "show": "success"}), ["show", "approve"])
     with pytest.raises(WrongUse, match="of this run has shown or approved nothing"):
         check_ended(context_of(states), ["show", "approve"])
+
+
+# --- what users may write is not believed ----------------------------------------------------------------------------
+
+
+def write_xcom(dag_id: str, task_id: str, key: str, change: Callable[[Any], Any], source: str = "") -> None:
+    """Set an XCom of the newest run, as Airflow's REST does for a user who may: to what ``change`` makes of the value that it
+    has, or that of the task ``source`` has."""
+    from airflow.models.dagrun import DagRun
+    from airflow.models.xcom import XComModel
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    with create_session() as session:
+        newest = select(DagRun).where(DagRun.dag_id == dag_id).order_by(DagRun.id.desc()).limit(1)
+        (dag_run,) = session.scalars(newest)
+        query = XComModel.get_many(run_id=dag_run.run_id, key="preview" if source else key, dag_ids=dag_id)
+        rows: Any = session.scalars(query)
+        (value,) = [XComModel.deserialize_value(row) for row in rows if row.task_id == (source or task_id)]
+        XComModel.set(
+            key=key,
+            value=change(value),
+            task_id=task_id,
+            dag_id=dag_id,
+            run_id=dag_run.run_id,
+            serialize=False,
+            session=session,
+        )
+
+
+def to_offset_1(preview: Any) -> Any:
+    offsets = {shard: dict.fromkeys(queues, 1) for shard, queues in preview["offsets"].items()}
+    return preview | {"offsets": offsets}
+
+
+@pytest.mark.parametrize(("task_id", "key"), [("approve", "asked"), ("preview", "preview")])
+def test_offsets_that_were_written_while_an_approval_waited_are_not_moved(
+    task_id: str,
+    key: str,
+    deployed: LakeStore,
+    run: Run,
+    asked: list[Any],
+    meanwhile: list[Callable[[], None]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    meanwhile.append(lambda: write_xcom("rmq_reset_offset", task_id, key, to_offset_1))
+    result = run("rmq_reset_offset", RESET)
+    assert (len(asked), result["state"], actions(deployed)) == (1, "failed", [])
+    assert "Nothing was done" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("is_edited", [True, False])
+def test_an_approval_that_a_person_marked_as_success_and_gave_an_xcom_lets_nothing_pass(
+    is_edited: bool, deployed: LakeStore, run: Run, asked: list[Any], meanwhile: list[Callable[[], None]]
+) -> None:
+    def forge() -> None:
+        write_xcom("rmq_reset_offset", "approve", "preview", to_offset_1 if is_edited else dict, "preview")
+        clear("rmq_reset_offset", "approve", mark=["approve"])
+
+    meanwhile.append(forge)
+    result = run("rmq_reset_offset", RESET)
+    assert (asked, result["state"], result["move"], actions(deployed)) == ([], "failed", "failed", [])
+
+
+def test_of_what_tasks_have_recorded_the_newest_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else who writes the XCom of an approval again could have done what was rejected, or shown anew, since."""
+    from rmq_store.airflow.preview import Preview, Record, Records
+
+    shown = Preview({"offsets": {}})
+    ti = SimpleNamespace(xcom_pull=lambda task_ids, key: shown.facts if key == "preview" else None)
+    dag_run = SimpleNamespace(dag_id="d", run_id="r", run_after=datetime(2026, 1, 1, tzinfo=UTC), conf={})
+    context: Any = {"ti": ti, "dag_run": dag_run}
+    seal = shown.seal(context)
+    of_another_run = shown.seal({"dag_run": SimpleNamespace(**vars(dag_run) | {"conf": {"group": "other"}})})
+
+    def let_pass(*records: tuple[str, str | None]) -> Preview:
+        monkeypatch.setattr(Records, "of_run", lambda _: Records(Record(*record) for record in records))
+        return Preview.of_approvals(context, "show", ["one"])
+
+    assert let_pass(("show", seal), ("one", seal)) == shown
+    assert let_pass(("show", seal), ("one", None), ("one", seal)) == shown
+    for records in (
+        [("show", seal), ("one", seal), ("one", None)],
+        [("show", seal), ("one", seal), ("show", seal)],
+        [("one", seal)],
+        [("show", seal)],
+        [("show", seal), ("one", of_another_run)],
+    ):
+        with pytest.raises(WrongUse, match="of this run has shown or approved nothing"):
+            let_pass(*records)
+
+
+def test_an_approval_without_an_answer_fails_at_once_and_the_note_says_so(
+    airflow_home: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another try would only wait for as long again. An answer of the first seconds, which Airflow takes for a killed task,
+    needs one."""
+    from airflow.sdk.exceptions import AirflowFailException
+
+    from rmq_store.airflow.operators.approve import RmqApprovalOperator
+
+    notes = list[str]()
+    monkeypatch.setattr("rmq_store.airflow.task.note", lambda context, text: notes.append(text))
+    ask: Any = RmqApprovalOperator(task_id="ask", preview="show", response_timeout=timedelta(minutes=1))
+    with pytest.raises(AirflowFailException, match="no answer came in time"):
+        ask.execute_complete({}, {"error": "e", "error_type": "timeout"})
+    assert notes == ["no answer came in time. Nothing was done: trigger a new run"]
+    assert (ask.retries, ask.retry_delay) == (2, timedelta(seconds=5))
+    assert RmqApprovalOperator(task_id="ask", preview="show", retries=0).retries == 0
+    assert RmqApprovalOperator(task_id="ask", preview="show", default_args={"retries": 7}).retries == 7
+    with pytest.raises(AirflowFailException, match=r"the answer is \[\]: expected Approve or Reject"):
+        ask.execute_complete({}, {"chosen_options": []})

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rmq_store.errors import WrongUse
 from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.store import LakeStore
 from scripts.airflow_home import AirflowHome
@@ -165,3 +168,121 @@ def events_of(dag_run: Any) -> dict[str, tuple[str, dict[str, Any]]]:
         found = [(str(event.source_task_id), (event.asset.name, dict(event.extra))) for event in events]
     assert len(dict(found)) == len(found)
     return dict(found)
+
+
+def test_a_switch_is_true_or_false_and_only_a_template_is_the_result_of_another_task(airflow_home: AirflowHome) -> None:
+    """A text or a number would be read as one of them, a result of another task as itself: both where the DAG is read."""
+    from airflow.sdk import DAG
+
+    from rmq_store.airflow.operators.approve import RmqApprovalOperator
+    from rmq_store.airflow.operators.consume import RmqConsumeWindowOperator, RmqPlanShardsOperator
+    from rmq_store.airflow.operators.import_store import RmqImportStoreOperator
+    from rmq_store.airflow.operators.maintain import RmqMaintainOperator
+    from rmq_store.airflow.operators.redrive import RmqRedriveOperator
+    from rmq_store.airflow.operators.replay import RmqFinishReplayOperator, RmqReplayOperator
+    from rmq_store.airflow.operators.reset import RmqResetOffsetOperator
+    from rmq_store.airflow.operators.undo import RmqUndoOperator
+    from rmq_store.airflow.sensors.lag import RmqLagSensor
+
+    switches: dict[Any, list[str]] = {
+        RmqResetOffsetOperator: ["dry_run", "use_run_params"],
+        RmqUndoOperator: ["dry_run", "force", "use_run_params"],
+        RmqRedriveOperator: ["dry_run", "all_letters", "all_or_nothing"],
+        RmqImportStoreOperator: ["salvage", "check_only"],
+    }
+    with DAG("another"):
+        other = RmqPlanShardsOperator(task_id="other", group="g").output
+        for operator, names in switches.items():
+            for name in names:
+                for value in ("true", "false", 0, 1, other):
+                    with pytest.raises(WrongUse, match=name):
+                        operator(task_id="t", **{name: value})
+                operator(task_id=f"{operator.__name__}_{name}", **{name: True})
+        for operator, arguments in (
+            (RmqResetOffsetOperator, {"offset": other}),
+            (RmqResetOffsetOperator, {"preview": ["show"]}),
+            (RmqConsumeWindowOperator, {"group": "g", "shard": "s", "max_messages": other}),
+            (RmqConsumeWindowOperator, {"group": "g", "shard": 1}),
+            (RmqReplayOperator, {"shard": "s", "preview": other}),
+            (RmqFinishReplayOperator, {"poll_interval": "15"}),
+            (RmqApprovalOperator, {"preview": other}),
+            (RmqApprovalOperator, {"preview": "show", "use_run_params": "false"}),
+            (RmqLagSensor, {"group": "g", "deferrable": "false"}),
+            (RmqLagSensor, {"group": "g", "at_most": other}),
+        ):
+            with pytest.raises(WrongUse, match=list(arguments)[-1]):
+                operator(task_id="t", **arguments)
+        with pytest.raises(WrongUse, match="step, 'nix': expected one of retention, messages"):
+            RmqMaintainOperator(task_id="t", step="nix")
+
+
+MAPPED = """
+from airflow.sdk import DAG
+from rmq_store.airflow.operators.approve import RmqApprovalOperator
+from rmq_store.airflow.operators.reset import RmqResetOffsetOperator
+
+RESET = {"group": "payments", "topic": "PaymentFlow", "to": "offset", "reason": "r"}
+with DAG("mapped"):
+    show = RmqResetOffsetOperator.partial(task_id="show", dry_run=True, **RESET).expand(offset=[3, 5])
+    one = RmqResetOffsetOperator(task_id="one", dry_run=True, offset=3, **RESET)
+    move = {"dry_run": False, "offset": 3} | RESET
+    show >> RmqApprovalOperator(task_id="ask", preview="show", retries=0)
+    one >> RmqApprovalOperator(task_id="ask_nobody", preview="oen", retries=0)
+    one >> RmqResetOffsetOperator(task_id="unknown", preview="oen", request_name="u", **move)
+    ask_each = RmqApprovalOperator.partial(task_id="ask_each", preview="one").expand(subject=["a", "b"])
+    one >> ask_each >> RmqResetOffsetOperator(
+        task_id="after", preview="one", request_name="a", trigger_rule="all_done", **move
+    )
+"""
+
+
+def test_what_is_shown_and_approved_is_that_of_one_task_that_comes_before(
+    deployed: LakeStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dag_run = dag_of(MAPPED, tmp_path).test()
+    states = {task.task_id: str(task.state) for task in dag_run.get_task_instances()}
+    failed = {"ask", "ask_nobody", "unknown", "after"}
+    assert {name for name, state in states.items() if state == "failed"} >= failed, states
+    said = capsys.readouterr().out
+    assert "the task show is mapped: what is shown and approved must be that of one task" in said
+    assert (
+        said.count("preview is 'oen', did you mean 'one'?: no task with this id comes before this one in the DAG") >= 2
+    )
+    assert "ask_each is mapped: an approval must be one task" in said
+    assert query(deployed, "SELECT count(*) AS n FROM operator_actions").to_pylist() == [{"n": 0}]
+
+
+CONSUMES = """
+from airflow.sdk import DAG
+from rmq_store.airflow.operators.consume import RmqConsumeWindowOperator
+
+with DAG("consumes"):
+    RmqConsumeWindowOperator(task_id="consume", group="payments", shard="broker-a")
+"""
+
+
+def test_a_task_that_airflow_ends_releases_its_claims(
+    deployed: LakeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As where a person marks it as failed: Airflow's supervisor sends SIGTERM."""
+    from rmq_store.airflow.operators.base import RmqOperator
+    from rmq_store.errors import STOPPED
+
+    handler, log_line = signal.getsignal(signal.SIGTERM), RmqOperator.log_line
+
+    def ended(operator: RmqOperator, text: str) -> None:
+        log_line(operator, text)
+        if text.endswith(" tasks"):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(RmqOperator, "log_line", ended)
+            (task,) = dag_of(CONSUMES, tmp_path).test().get_task_instances()
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+        STOPPED.clear()
+    assert str(task.state) == "failed"
+    assert "Terminated: Airflow ends the task" in capsys.readouterr().out
+    (task,) = dag_of(CONSUMES, tmp_path).test().get_task_instances()
+    assert (str(task.state), task.xcom_pull(task_ids="consume")["messages"]) == ("success", 900)

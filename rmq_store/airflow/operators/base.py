@@ -11,21 +11,23 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
+from airflow.sdk.definitions.mappedoperator import MappedOperator
 
-from rmq_store.admin.dag_params import Run, check_names
+from rmq_store.admin.dag_params import Run, check_names, switch_of
 from rmq_store.admin.move_sizes import Direction
 from rmq_store.admin.sentences import moves_sentence, window_line, window_sentence
 from rmq_store.airflow import task
+from rmq_store.airflow.arguments import check_switches, check_texts
 from rmq_store.airflow.assets import report_offsets
 from rmq_store.airflow.hooks.rmq import RmqHook
 from rmq_store.airflow.lineage import Lineage, openlineage_of
-from rmq_store.airflow.preview import PREVIEW, Preview, check_ended, offsets_of
+from rmq_store.airflow.preview import PREVIEW, Preview, check_comes_before, check_ended, offsets_of
 from rmq_store.airflow.task import Answer, translated
 from rmq_store.commit.request import Status, overall
-from rmq_store.errors import RmqError, WrongUse
+from rmq_store.errors import STOPPED, RmqError, Terminated, WrongUse
 from rmq_store.utils.host import Host
 from rmq_store.utils.progress import by_tenths
-from rmq_store.utils.redaction import cleaned_value, one_line
+from rmq_store.utils.redaction import cleaned_value, one_line, secret_values, without_secrets
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -66,11 +68,14 @@ class RmqOperator(BaseOperator):
         request_name: str | None = None,
         **kwargs: Any,
     ) -> None:
+        check_texts(rmq_conn_id=rmq_conn_id, request_name=request_name)
+        check_switches(use_run_params=use_run_params)
         super().__init__(**kwargs)
         self.rmq_conn_id = rmq_conn_id
         self.use_run_params = use_run_params
         self.request_name = request_name
 
+    _is_acting = False
     group_of_run: str | None = None
     """The group that the run's parameters named, for the links, once the task has run."""
     consumed_by_run: Answer | None = None
@@ -85,12 +90,31 @@ class RmqOperator(BaseOperator):
 
     def execute(self, context: Context) -> Any:
         """Do the action and return a small answer, which is also logged."""
-        with translated(self.hook):
+        with self.acting():
             if self.use_run_params:  # Airflow accepts parameters that the DAG does not have
                 check_names(context["dag_run"].conf or {}, context["dag"].params)
-            for approval in self._approvals(upstream=False, of_task=self.task_id):
-                Preview.withdraw(context, approval)  # what it let pass is no longer shown
             return self.act(context)
+
+    @contextmanager
+    def acting(self) -> Iterator[None]:
+        """Around what the operator does: errors are Airflow's, and Airflow may end it."""
+        self._is_acting = True
+        try:
+            with translated(self.hook):
+                yield
+        finally:
+            self._is_acting = False
+
+    def on_kill(self) -> None:
+        """End what the operator does as a signal ends a command: its listeners are ended and its claims released.
+
+        Airflow calls this in the handler of SIGTERM, where a person marks the task as failed, the run has its timeout, or the
+        worker ends. It kills the process five seconds later.
+        """
+        if self._is_acting:
+            self._is_acting = False  # a second signal does not stop the release
+            STOPPED.set()
+            raise Terminated("Airflow ends the task")
 
     def act(self, context: Context) -> Any:
         """Do the action. May raise RmqError."""
@@ -112,18 +136,24 @@ class RmqOperator(BaseOperator):
         """
         given = {name.rstrip("_"): _plain(value) for name, value in arguments.items()}
         if not self.use_run_params:
-            return given
+            return self._without_secrets(given)
         if given.get("dry_run") is False:
             self.refuse_dry_run(context)
         of_run = context["params"]
         values = {name: of_run.get(name) if value is None else value for name, value in given.items()}
         self.group_of_run = values.get("group")
-        return values
+        return self._without_secrets(values)
+
+    def _without_secrets(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The values with reasons as they may be recorded."""
+        reasons = {name: values[name] for name in _REASONS if isinstance(values.get(name), str)}
+        secrets = secret_values(self.hook.deployment.variables) if reasons else ()
+        return {**values, **{name: without_secrets(text, secrets) for name, text in reasons.items()}}
 
     def refuse_dry_run(self, context: Context) -> None:
         """Raise WrongUse where the run's parameter ``dry_run`` is set, before an act: the tasks that act are skipped then, but
         a person can clear one of them alone, or mark the task that skips them as success."""
-        if self.use_run_params and context["params"].get("dry_run") is True:
+        if self.use_run_params and switch_of(context["params"], "dry_run"):
             raise WrongUse("the run is a dry run, which only shows what it would do. Nothing was done")
 
     def shown(self, context: Context, task_id: str | None) -> Preview:
@@ -135,18 +165,11 @@ class RmqOperator(BaseOperator):
         """
         if task_id is None:
             return Preview({})
-        approvals = self._approvals(upstream=True, of_task=task_id)
+        before = {task.task_id: task for task in self.get_flat_relatives(upstream=True)}
+        check_comes_before(task_id, before)
+        approvals = sorted(name for name, task in before.items() if _approves(task, task_id))
         check_ended(context, [task_id, *approvals])
-        return Preview.of_tasks(context, approvals or [task_id])
-
-    def _approvals(self, *, upstream: bool, of_task: str) -> list[str]:
-        """The tasks before this one, or after it, that approve what a task has shown."""
-        from rmq_store.airflow.operators.approve import RmqApprovalOperator
-
-        relatives = self.get_flat_relatives(upstream=upstream)
-        return sorted(
-            task.task_id for task in relatives if isinstance(task, RmqApprovalOperator) and task.preview_task == of_task
-        )
+        return Preview.of_approvals(context, task_id, approvals)
 
     def consumed(
         self,
@@ -245,16 +268,23 @@ class RmqOperator(BaseOperator):
         self, context: Context, text: str, rows: Sequence[Answer], columns: Sequence[str], answer: Answer
     ) -> None:
         """Show what the run is going to do: as a table in the task's log, in the note of the run, and as the XCom ``preview``,
-        which is ``answer`` with ``text``, ``queues``, at most 1,000 of them, and the names of all ``shards`` that the rows or
-        ``answer`` have."""
+        which is ``answer`` with ``text``, ``queues``, at most 1,000 of them, the names of all ``shards`` that the rows or
+        ``answer`` have, and ``by``, who asks for it."""
         from rmq_store.cli.output import MANY_ROWS
 
         self.log_queues(rows, columns)
-        shown = [{name: row[name] for name in columns} for row in rows[:MANY_ROWS]]
+        queues = [{name: row[name] for name in columns} for row in rows[:MANY_ROWS]]
+        by = self.run_facts(context).actor.name
         shards = list(dict.fromkeys([*(row["shard"] for row in rows), *answer.get("shards", ())]))
-        facts = answer | {"text": one_line(text), "queues": shown, "shards": shards}
-        context["ti"].xcom_push(PREVIEW, cleaned_value(facts, self.hook.secrets))
+        facts = answer | {"text": one_line(text), "queues": queues, "shards": shards, "by": by}
+        shown = Preview(cleaned_value(facts, self.hook.secrets))
+        context["ti"].xcom_push(PREVIEW, shown.facts)
+        shown.record(context)
         self.note(context, text)
+
+    def nothing_shown(self, context: Context, reason: str) -> None:
+        """Show that nothing is to do: in the task's log, in the note of the run, and as the XCom ``nothing_to_do``."""
+        Preview({}, task.nothing_to_do(context, reason)).record(context)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
         """Return the inputs and outputs; None where OpenLineage's provider is not installed."""
@@ -281,6 +311,7 @@ class RmqOperator(BaseOperator):
         task.log_line(text, self.hook)
 
 
+_REASONS = ("reason", "reprocess")
 _MOVE_COLUMNS = ("shard", "topic", "broker_name", "queue_id", "from_offset", "to_offset")
 
 
@@ -301,6 +332,16 @@ def _move_answer(report: MoveReport) -> Answer:
     return answer | {
         str(direction): list(report.total(direction)) for direction in (Direction.AGAIN, Direction.SKIPPED)
     }
+
+
+def _approves(task: Any, shows: str) -> bool:
+    """Whether a task approves what the task with the id ``shows`` has shown. Raises WrongUse for a mapped one that does, which
+    would have several answers."""
+    from rmq_store.airflow.operators.approve import RmqApprovalOperator
+
+    if isinstance(task, MappedOperator) and issubclass(task.operator_class, RmqApprovalOperator):
+        raise WrongUse(f"{task.task_id} is mapped: an approval must be one task")
+    return isinstance(task, RmqApprovalOperator) and task.preview_task == shows
 
 
 def _plain(value: Any) -> Any:

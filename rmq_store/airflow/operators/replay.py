@@ -11,19 +11,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from rmq_store.admin.dag_params import ReplayParams
+from rmq_store.admin.dag_params import ReplayParams, switch_of
 from rmq_store.admin.replay import as_replay, group_settings
 from rmq_store.admin.sentences import finish_sentence, nothing_to_read, replay_preview_sentence
-from rmq_store.airflow.assets import REPORTED, sum_of
+from rmq_store.airflow.arguments import check_constants, check_texts
+from rmq_store.airflow.assets import PREVIEWS, REPORTED, sum_of
 from rmq_store.airflow.links.console import RmqGroupLink, RmqNewDeadLettersLink, RmqWindowLink
 from rmq_store.airflow.operators.base import RmqOperator
 from rmq_store.airflow.preview import offsets_of
-from rmq_store.airflow.task import Answer, nothing_to_do, translated
+from rmq_store.airflow.task import Answer
 from rmq_store.airflow.triggers.retries import RmqRetriesTrigger
 from rmq_store.commit.request import Status
 from rmq_store.errors import WrongUse
 from rmq_store.message.message_const import retry_topic
 from rmq_store.settings.settings import GroupSettings
+from rmq_store.utils.arguments import check_types
 from rmq_store.utils.host import Host
 from rmq_store.window.consume_request import ConsumeRequest, Scope
 from rmq_store.window.replay_name import replayed_group
@@ -74,6 +76,7 @@ class RmqReplayBaseOperator(RmqOperator):
         reprocess: str | None = None,
         **kwargs: Any,
     ) -> None:
+        check_constants(max_messages=max_messages, reason=reason, reprocess=reprocess)
         super().__init__(**kwargs)
         self.group = group
         self.topic = topic
@@ -117,6 +120,10 @@ class RmqPlanReplayOperator(RmqReplayBaseOperator):
     too. No shard, and none of these, is a success; the XCom ``nothing_to_do`` says why.
     """
 
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.add_outlets([PREVIEWS])
+
     def act(self, context: Context) -> list[str]:
         """Return the shards' names."""
         replay = self.replay(context)
@@ -124,12 +131,13 @@ class RmqPlanReplayOperator(RmqReplayBaseOperator):
         names = [shard.shard for shard in plan.shards if shard.has_work]
         retries = self._to_finish(replay, plan) if self._is_finished(context) else {}
         if not names and not retries:
-            nothing_to_do(context, nothing_to_read(plan))
+            self.nothing_shown(context, nothing_to_read(plan))
             return names
         rows = plan.queue_rows()
         whole = plan.summary()
         answer = {name: value for name, value in whole.items() if name not in ("shards", "windows")}
         answer |= {"time": plan.time, "queues": rows, "shards": [*names, *retries], "to_finish": sum(retries.values())}
+        answer["reason"] = replay.request.reason
         if plan.error is None:
             answer["offsets"] = offsets_of(rows, "end_offset")
         text = replay_preview_sentence(answer)
@@ -203,6 +211,7 @@ class RmqReplayOperator(RmqReplayBaseOperator):
         outlets: Any = REPORTED,
         **kwargs: Any,
     ) -> None:
+        check_texts(shard=shard, engine=engine, preview=preview)
         super().__init__(outlets=outlets, **kwargs)
         self.shard = shard
         self.engine = engine
@@ -250,6 +259,8 @@ class RmqFinishReplayOperator(RmqReplayBaseOperator):
     def __init__(
         self, *, engine: str | None = None, poll_interval: float = 15, preview: str | None = None, **kwargs: Any
     ) -> None:
+        check_texts(engine=engine, preview=preview)
+        check_types(int | float, poll_interval=poll_interval)
         super().__init__(**kwargs)
         self.engine = engine
         self.poll_interval = poll_interval
@@ -257,7 +268,7 @@ class RmqFinishReplayOperator(RmqReplayBaseOperator):
 
     def is_asked_for(self, context: Context) -> bool:
         """Return whether the run is to finish the retries."""
-        return not self.use_run_params or context["params"].get("finish") is True
+        return not self.use_run_params or switch_of(context["params"], "finish")
 
     def act(self, context: Context) -> Answer:
         """Return the sum of all rounds."""
@@ -269,7 +280,7 @@ class RmqFinishReplayOperator(RmqReplayBaseOperator):
         """Go on with what was delivered meanwhile."""
         if "error" in event:
             raise AirflowFailException(event["error"])
-        with translated(self.hook):
+        with self.acting():
             return self._finish(context)
 
     def _finish(self, context: Context) -> Answer:

@@ -8,6 +8,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from rmq_store.admin.dag_params import reset_request
+from rmq_store.airflow.arguments import check_constants, check_switches, check_texts
+from rmq_store.airflow.assets import PREVIEWS
 from rmq_store.airflow.links.console import RmqGroupLink
 from rmq_store.airflow.operators.base import RmqOperator
 from rmq_store.airflow.task import Answer
@@ -52,7 +54,11 @@ class RmqResetOffsetOperator(RmqOperator):
         preview: str | None = None,
         **kwargs: Any,
     ) -> None:
+        check_switches(dry_run=dry_run)
+        check_texts(preview=preview)
+        check_constants(to=to, offset=offset, queues=queues, reason=reason)
         super().__init__(**kwargs)
+        self.add_outlets([PREVIEWS])
         self.group = group
         self.topic = topic
         self.to = to
@@ -99,5 +105,11 @@ class RmqResetOffsetOperator(RmqOperator):
                 every=every,
             )
         return self.moved(
-            context, [shard for shard, _ in shards], request.group, reports, action, dry_run=request.dry_run
+            context,
+            [shard for shard, _ in shards],
+            request.group,
+            reports,
+            action,
+            dry_run=request.dry_run,
+            facts={"reason": request.reason},
         )

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from rmq_store.admin.dag_params import UndoParams
 from rmq_store.admin.undo import nothing_to_undo, undone_sentence
+from rmq_store.airflow.arguments import check_constants, check_switches, check_texts
+from rmq_store.airflow.assets import PREVIEWS
 from rmq_store.airflow.links.console import RmqGroupLink
 from rmq_store.airflow.operators.base import RmqOperator
 from rmq_store.airflow.task import Answer, nothing_to_do
@@ -47,7 +49,11 @@ class RmqUndoOperator(RmqOperator):
         preview: str | None = None,
         **kwargs: Any,
     ) -> None:
+        check_switches(force=force, dry_run=dry_run)
+        check_texts(preview=preview)
+        check_constants(shard=shard, reason=reason)
         super().__init__(**kwargs)
+        self.add_outlets([PREVIEWS])
         self.group = group
         self.shard = shard
         self.force = force
@@ -82,7 +88,7 @@ class RmqUndoOperator(RmqOperator):
         shards = every if params.shard is None else shards_named(store, params.shard, every)
         undone = actions_to_undo(shards, params.group, run.request_id, shown.facts.get("undoes"), every=every)
         if not undone:
-            nothing_to_do(context, nothing_to_undo(params.group))
+            self.nothing_shown(context, nothing_to_undo(params.group))
             return []
         _, first = undone[0]
         action = f"{params.group}, undo of {undone_sentence(first)}"
@@ -106,5 +112,5 @@ class RmqUndoOperator(RmqOperator):
             reports,
             action,
             dry_run=params.dry_run,
-            facts={"undoes": first.request_id},
+            facts={"undoes": first.request_id, "reason": params.reason},
         )
