@@ -15,6 +15,12 @@ def check_switches(**arguments: object) -> None:
 
 
 def check_texts(**arguments: object) -> None:
+    """Raise WrongUse for an argument that is no text."""
+    check_constants(**arguments)
+    check_types(str, **arguments)
+
+
+def check_optional_texts(**arguments: object) -> None:
     """Raise WrongUse for an argument that is no text, nor None for one that is not given."""
     check_constants(**arguments)
     check_types(str | None, **arguments)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Collection, Sequence
 from datetime import timedelta
 from hashlib import sha256
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from rmq_store.airflow.assets import PREVIEWS, previews_asset
@@ -134,7 +135,7 @@ class Records(tuple[Record, ...]):
         events = InletEventsAccessors([asset])[asset].after((context["dag_run"].run_after - _CLOCKS).isoformat())
         return cls(
             Record(event.source_task_id, cast("str | None", (event.extra or {}).get(_SEAL)))
-            for event in events
+            for event in sorted(events, key=attrgetter("id"))  # not by times, which several hosts give
             if event.source_task_id is not None
             and (event.source_dag_id, event.source_run_id, event.source_map_index) == (ti.dag_id, ti.run_id, -1)
         )

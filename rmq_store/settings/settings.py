@@ -40,6 +40,7 @@ from rmq_store.settings.ignored_settings import WITHOUT_EFFECT, snake_case
 from rmq_store.settings.retention_settings import RetentionRule, retention_tables
 from rmq_store.settings.settings_values import CHECKS, PLANNED, check_planned_schedule, is_int, value_problems
 from rmq_store.settings.spark_settings import SparkSettings, spark_table
+from rmq_store.utils.arguments import check_types
 from rmq_store.utils.small_file import read_small_file
 from rmq_store.utils.suggestions import did_you_mean
 from rmq_store.utils.times import parse_consume_timestamp
@@ -173,6 +174,7 @@ class Settings:
     def group(self, name: str) -> GroupSettings:
         """The group's settings; ``group@client`` is a client of a broadcasting group. Raises WrongUse with the group's
         problems, or naming the known groups."""
+        check_types(str, group=name)
         for group in self.groups:
             if group.name == name:
                 return group

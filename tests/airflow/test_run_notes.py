@@ -29,7 +29,7 @@ def test_a_sentence_cannot_begin_a_paragraph(airflow_home: Any) -> None:
 
 
 def test_a_sentence_is_no_markdown(airflow_home: Any) -> None:
-    assert new_note(None, preview="![x](http://a) <b>") == r"RocketMQ preview: !\[x](http://a) \<b>"
+    assert new_note(None, preview="![x](http://a) <b>") == r"RocketMQ preview: !\[x](http`://`a) \<b>"
 
 
 @pytest.mark.parametrize("note", [None, "p" * 400, "p" * 1000])

@@ -206,6 +206,8 @@ def test_an_unknown_group_is_answered_with_the_known_ones() -> None:
     settings = load_settings(SMALL + FULL, "consumers.toml")
     with pytest.raises(WrongUse, match="no group 'order', did you mean 'orders'\\?; known: orders, audit"):
         settings.group("order")
+    with pytest.raises(WrongUse, match="group must be a text, it is of the type int"):
+        settings.group(5)  # type: ignore[arg-type]  # as of a template of Airflow
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from rmq_store.admin.dag_params import Run, check_names, switch_of
 from rmq_store.admin.move_sizes import Direction
 from rmq_store.admin.sentences import moves_sentence, window_line, window_sentence
 from rmq_store.airflow import task
-from rmq_store.airflow.arguments import check_switches, check_texts
+from rmq_store.airflow.arguments import check_optional_texts, check_switches, check_texts
 from rmq_store.airflow.assets import report_offsets
 from rmq_store.airflow.hooks.rmq import RmqHook
 from rmq_store.airflow.lineage import Lineage, openlineage_of
@@ -68,7 +68,8 @@ class RmqOperator(BaseOperator):
         request_name: str | None = None,
         **kwargs: Any,
     ) -> None:
-        check_texts(rmq_conn_id=rmq_conn_id, request_name=request_name)
+        check_texts(rmq_conn_id=rmq_conn_id)
+        check_optional_texts(request_name=request_name)
         check_switches(use_run_params=use_run_params)
         super().__init__(**kwargs)
         self.rmq_conn_id = rmq_conn_id

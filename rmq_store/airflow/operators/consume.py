@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from rmq_store.admin.dag_params import Until, consume_request, interval_replay
 from rmq_store.admin.interval_replay import IntervalReplay
 from rmq_store.admin.sentences import planned_sentence
-from rmq_store.airflow.arguments import check_constants, check_texts
+from rmq_store.airflow.arguments import check_constants, check_optional_texts, check_texts
 from rmq_store.airflow.assets import OFFSETS_COMMITTED, REPORTED, retries_asset
 from rmq_store.airflow.links.console import RmqGroupLink, RmqNewDeadLettersLink, RmqWindowLink
 from rmq_store.airflow.operators.base import RmqOperator
@@ -175,7 +175,8 @@ class RmqConsumeWindowOperator(RmqConsumeOperator):
     operator_extra_links = (RmqGroupLink(), RmqWindowLink(), RmqNewDeadLettersLink())
 
     def __init__(self, *, shard: str, engine: str | None = None, outlets: Any = REPORTED, **kwargs: Any) -> None:
-        check_texts(shard=shard, engine=engine)
+        check_texts(shard=shard)
+        check_optional_texts(engine=engine)
         super().__init__(outlets=outlets, **kwargs)
         self.shard = shard
         self.engine = engine

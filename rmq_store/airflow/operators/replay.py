@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from rmq_store.admin.dag_params import ReplayParams, switch_of
 from rmq_store.admin.replay import as_replay, group_settings
 from rmq_store.admin.sentences import finish_sentence, nothing_to_read, replay_preview_sentence
-from rmq_store.airflow.arguments import check_constants, check_texts
+from rmq_store.airflow.arguments import check_constants, check_optional_texts, check_texts
 from rmq_store.airflow.assets import PREVIEWS, REPORTED, sum_of
 from rmq_store.airflow.links.console import RmqGroupLink, RmqNewDeadLettersLink, RmqWindowLink
 from rmq_store.airflow.operators.base import RmqOperator
@@ -211,7 +211,8 @@ class RmqReplayOperator(RmqReplayBaseOperator):
         outlets: Any = REPORTED,
         **kwargs: Any,
     ) -> None:
-        check_texts(shard=shard, engine=engine, preview=preview)
+        check_texts(shard=shard)
+        check_optional_texts(engine=engine, preview=preview)
         super().__init__(outlets=outlets, **kwargs)
         self.shard = shard
         self.engine = engine
@@ -259,7 +260,7 @@ class RmqFinishReplayOperator(RmqReplayBaseOperator):
     def __init__(
         self, *, engine: str | None = None, poll_interval: float = 15, preview: str | None = None, **kwargs: Any
     ) -> None:
-        check_texts(engine=engine, preview=preview)
+        check_optional_texts(engine=engine, preview=preview)
         check_types(int | float, poll_interval=poll_interval)
         super().__init__(**kwargs)
         self.engine = engine

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from rmq_store.admin.dag_params import reset_request
-from rmq_store.airflow.arguments import check_constants, check_switches, check_texts
+from rmq_store.airflow.arguments import check_constants, check_optional_texts, check_switches
 from rmq_store.airflow.assets import PREVIEWS
 from rmq_store.airflow.links.console import RmqGroupLink
 from rmq_store.airflow.operators.base import RmqOperator
@@ -55,7 +55,7 @@ class RmqResetOffsetOperator(RmqOperator):
         **kwargs: Any,
     ) -> None:
         check_switches(dry_run=dry_run)
-        check_texts(preview=preview)
+        check_optional_texts(preview=preview)
         check_constants(to=to, offset=offset, queues=queues, reason=reason)
         super().__init__(**kwargs)
         self.add_outlets([PREVIEWS])

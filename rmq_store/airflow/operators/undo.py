@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rmq_store.admin.dag_params import UndoParams
 from rmq_store.admin.undo import nothing_to_undo, undone_sentence
-from rmq_store.airflow.arguments import check_constants, check_switches, check_texts
+from rmq_store.airflow.arguments import check_constants, check_optional_texts, check_switches
 from rmq_store.airflow.assets import PREVIEWS
 from rmq_store.airflow.links.console import RmqGroupLink
 from rmq_store.airflow.operators.base import RmqOperator
@@ -50,7 +50,7 @@ class RmqUndoOperator(RmqOperator):
         **kwargs: Any,
     ) -> None:
         check_switches(force=force, dry_run=dry_run)
-        check_texts(preview=preview)
+        check_optional_texts(preview=preview)
         check_constants(shard=shard, reason=reason)
         super().__init__(**kwargs)
         self.add_outlets([PREVIEWS])

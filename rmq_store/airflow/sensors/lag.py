@@ -17,6 +17,7 @@ from rmq_store.airflow.links.console import RmqGroupLink
 from rmq_store.airflow.task import log_line, translated
 from rmq_store.airflow.triggers.lag import RmqLagTrigger
 from rmq_store.settings.settings_values import check_group_name
+from rmq_store.utils.arguments import check_types
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -67,6 +68,7 @@ class RmqLagSensor(BaseSensorOperator):
     def poke(self, context: Context) -> PokeReturnValue:
         """Return whether the lag is small enough, and the lag."""
         with translated(self.hook):
+            check_types(str, group=self.group)
             check_group_name(self.group)
             lag = lag_of(self.hook.deployment.open_store(), self.group)
         log_line(f"lag of group {self.group}: {lag}, waiting for {self.at_most}", self.hook)
