@@ -138,11 +138,13 @@ def test_who_has_rejected_is_not_asked_again_by_another_try(
     from rmq_store.airflow.preview import Preview
 
     questions, notes, states_of = list[Any](), list[str](), list[dict[str, Any]]()
+    rejections = list[int]()
     shown = Preview({"group": "payments", "shards": ["broker-a"], "text": "would move", "by": "ada"})
     monkeypatch.setattr(Preview, "of_task", lambda *_: shown)
     monkeypatch.setattr(RmqApprovalOperator, "_check_question", lambda *_: None)
     monkeypatch.setattr(ApprovalOperator, "execute", lambda self, context: questions.append(self.subject))
     monkeypatch.setattr("rmq_store.airflow.task.note", lambda context, text: notes.append(text))
+    monkeypatch.setattr("rmq_store.airflow.operators.approve.record_rejection", lambda context: rejections.append(1))
 
     def get_task_states(**which: Any) -> dict[str, Any]:
         states_of.append(which)
@@ -155,6 +157,7 @@ def test_who_has_rejected_is_not_asked_again_by_another_try(
     assert states_of == [{"dag_id": "rmq_reset_offset", "task_ids": ["move"], "run_ids": ["r1"]}]
     assert questions == (["rmq_reset_offset: payments in broker-a"] if is_asked else [])
     assert [note[:15] for note in notes] == ([] if is_asked else ["not asked again"])
+    assert len(rejections) == (0 if is_asked else 1)
 
 
 def test_a_replay_consumes_once_it_is_approved_and_asks_only_where_the_run_says_so(
@@ -394,7 +397,7 @@ with DAG("others"):
     reset = {"group": "payments", "topic": "PaymentFlow", "to": "max", "reason": "r"}
     show = RmqResetOffsetOperator(task_id="show", dry_run=True, **reset)
     one = RmqApprovalOperator(task_id="one", preview="show")
-    two = RmqApprovalOperator(task_id="two", preview="show")
+    two = RmqApprovalOperator(task_id="two", preview="show", defaults=["Reject"])
     move = RmqResetOffsetOperator(task_id="move", dry_run=False, preview="show", **reset)
     show >> one >> two >> move
 """,

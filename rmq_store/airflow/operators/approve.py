@@ -69,6 +69,7 @@ class RmqApprovalOperator(ApprovalOperator):
             preview.let_pass(context)
             return None
         if self._was_rejected(context):
+            record_rejection(context)
             task.note(context, _REJECTED_BEFORE)
             return None
         group = preview.facts["group"]
