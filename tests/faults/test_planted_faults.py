@@ -367,6 +367,10 @@ def other_levels(at: PlantedShard) -> None:
     at.entry.write_text(json.dumps({**document, "name": at.name, "delay_levels": [{"version": 1, "levels": "1s"}]}))
 
 
+def no_levels(at: PlantedShard) -> None:
+    at.entry.write_text(json.dumps({**json.loads(at.entry.read_text()), "delay_levels": []}))
+
+
 def metadata(table: str = "commitlog", **values: Callable[[str], str]) -> Plant:
     """Another text in the description of a table, in the entry that made it."""
 
@@ -534,6 +538,7 @@ FAULTS: dict[str, tuple[Plant, Problem]] = {
     "a shard without its entry": (without_entry, Problem.SHARD_NOT_NAMED),
     "a shard copied under another name": (nothing_more, Problem.SHARD_TWICE),
     "an entry with other delay levels than the store": (other_levels, Problem.DESCRIPTION_DIFFERS),
+    "an entry without delay levels": (no_levels, Problem.DESCRIPTION_DIFFERS),
     "an entry that names nothing": (empty_entry, Problem.DESCRIPTION_DIFFERS),
     "an entry that is nested too deeply": (nested_entry, Problem.DESCRIPTION_DIFFERS),
     "a protocol that lets other tools write": (other_tools_may_write, Problem.TABLE_PROPERTIES_DIFFER),

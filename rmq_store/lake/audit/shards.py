@@ -85,7 +85,7 @@ def _entry(shard: Shard, entry: Entry | str, document: Mapping[str, Any]) -> Ite
     else:
         expected = shard_entry(shard.name, document, entry.get(TABLE_ID))  # the id is compared with the table
         levels = entry.get("delay_levels")
-        if isinstance(levels, list):  # store.json may have newer versions than when the shard was made
+        if isinstance(levels, list) and levels:  # store.json may have newer versions than when the shard was made
             expected["delay_levels"] = expected["delay_levels"][: len(levels)]
         # The entry of an earlier version has the name only.
         wrong = [key for key in {"name", *entry} if entry.get(key) != expected.get(key)]

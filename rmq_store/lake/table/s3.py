@@ -82,6 +82,8 @@ _REMEDIES = {
     "403": _CHECK_KEYS,
     "301": "set AWS_REGION to the region of the bucket",
     "PermanentRedirect": "set AWS_REGION to the region of the bucket",
+    "AuthorizationHeaderMalformed": "set AWS_REGION to the region of the bucket",
+    "InvalidObjectState": "the object is in an archive: restore it there, and archive none of a store's",
 }
 
 

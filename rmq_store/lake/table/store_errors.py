@@ -62,6 +62,13 @@ def explained(what: str, options: s3.Options) -> Iterator[None]:
             f"{what}: {error.strerror}. Remove it, and restore the file from a backup under the same name"
         ) from error
     except OSError as error:
-        raise StoreUnusable(
-            f"{what}: {error.strerror or error}. Check that this user may read and write that folder, or choose another root."
-        ) from error
+        raise StoreUnusable(f"{what}: {error.strerror or error}. {_remedy(error)}, or choose another root.") from error
+
+
+def _remedy(error: OSError) -> str:
+    match error.errno:
+        case errno.ENOSPC | errno.EDQUOT:
+            return "Free space there"
+        case errno.EEXIST | errno.ELOOP:
+            return "Check what is at that path, such as a link to nothing"
+    return "Check that this user may read and write that folder"
