@@ -16,7 +16,7 @@ import pyarrow as pa
 import rmq_store
 from benchmarks.bench import ACTOR, DAY, group_of
 from benchmarks.broker_log import TOPIC
-from rmq_store.commit.ctl import Action, Consumed, Ctl, StagedFile, canonical_json, lane
+from rmq_store.commit.ctl import Action, Consumed, Ctl, StagedFile, WrittenFile, canonical_json, lane
 from rmq_store.commit.positions import (
     Claim,
     Outcome,
@@ -191,6 +191,7 @@ class _History:
             window_id=f"{group}-0-{queue_id}-{offset}",
             consumed=(consumed,),
             produced=(),
+            files=(),
         )
         ctls.append(ctl)
         self.positions |= {off_id(group, queue): offset + 1, own_queue_id(group, queue): Claim(offset + 1, 0).packed()}
@@ -261,4 +262,7 @@ class _History:
             )
         table = pa.Table.from_pylist(rows, schema=tables.MSG)
         new = NewFile(kind="msg", name=name, rows=table, store_day=day)
-        return stage(self._shard.root, self._shard.commitlog.path, new)
+        file = stage(self._shard.root, self._shard.commitlog.path, new)
+        for _, at in failed:
+            ctls[at] = replace(ctls[at], files=(WrittenFile(file.path, file.rows, file.size, file.sha256),))
+        return file

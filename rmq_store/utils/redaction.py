@@ -23,8 +23,9 @@ _SECRET_NAME: Final = re.compile(r"KEY|SECRET|TOKEN|PASSW|PASSPHRASE|CREDENTIAL|
 _LEAST_SECRET = 6
 """A shorter value is no real secret, and is part of many words."""
 
+# No group of these expressions has "++": Python 3.11.2 then gives back a part of what the group matched.
 _IN_URL: Final = re.compile(
-    r"""://(?:(?:[^\s/@"'<>]*+@)++|[^\s/@:"'<>]*+:(?!\d{1,5}/)[^\s@"'<>]*+@?)"""
+    r"""://(?:(?:[^\s/@"'<>]*+@)+|[^\s/@:"'<>]*+:(?!\d{1,5}/)[^\s@"'<>]*+@?)"""
 )  # second form: a secret with a slash, but no port with a path. Without @ it is skipped at once: no later :// has one
 _LONGEST_IN_URL = 1280
 """The most characters that a URL may have before ``@`` where the text is cut."""
@@ -41,7 +42,7 @@ _MOST_MARKS: Final = 4
 """More of them on one character are in no language."""
 
 _MARKDOWN: Final = re.compile(
-    r"(?P<link>(?:://|(?<=www)\.|(?<=[\w.+-])@(?=[\w-]++\.))++)"  # GitHub's Markdown makes links of addresses alone
+    r"(?P<link>(?:://|(?<=www)\.|(?<=[\w.+-])@(?=[\w-]++\.))+)"  # GitHub's Markdown makes links of addresses alone
     r"|[\\`*\[<&~]"
     r"|(?<![^\W_])(?<!_)_++|_++(?![^\W_])"  # in a name as a_b it has none
     r"|^[-+=#>]|^[0-9]++[.)]",  # a list, a heading, a quotation
