@@ -32,6 +32,6 @@ def test_a_folder_that_is_removed_while_a_window_runs_is_not_made_again(
 ) -> None:
     removed = lake.folder / folder
     at_step(monkeypatch, step, lambda: shutil.rmtree(removed))
-    with pytest.raises((StoreUnusable, BadData), match=r"gone|no table|missing"):
+    with pytest.raises((StoreUnusable, BadData), match=r"gone|no table|no store|missing"):
         replace(lake, host=Host(sleep=no_waiting)).consume()
     assert not [file for file in removed.rglob("*") if file.is_file()]
