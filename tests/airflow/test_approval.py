@@ -590,7 +590,7 @@ def test_an_approval_that_a_person_marked_as_success_and_gave_an_xcom_lets_nothi
 
 
 def test_of_what_tasks_have_recorded_the_newest_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else who writes the XCom of an approval again could have done what was rejected, or shown anew, since."""
+    """Otherwise a user who restores the XCom of an approval could act on a preview that was rejected or replaced since."""
     from rmq_store.airflow.preview import Preview, Record, Records
 
     shown = Preview({"offsets": {}})

@@ -244,15 +244,20 @@ def test_windows_before_a_delete_of_the_group_and_those_of_other_groups_make_no_
     assert started_elsewhere(world) == [(4, 4, "last_offset")]
 
 
-@story
-def test_a_delete_in_one_shard_leaves_what_its_first_window_chose_for_another(world: World) -> None:
-    """The group had no window there yet. A queue that comes there is a later one."""
-    later = MessageQueue("Orders", "broker-b", 1)
+def delete_after_a_first_window(world: World) -> None:
+    """The group has its first window in one shard, which also chooses where it starts in another one, and is deleted there."""
     world.fill(orders(0), several(3))
     with world.in_shard("broker-b"):
         world.fill(ELSEWHERE, several(4))
     world.consume(LATE, f"{DAY}-1")
     world.delete()
+
+
+@story
+def test_a_delete_in_one_shard_leaves_what_its_first_window_chose_for_another(world: World) -> None:
+    """The group had no window there yet. A queue that comes there is a later one."""
+    later = MessageQueue("Orders", "broker-b", 1)
+    delete_after_a_first_window(world)
     with world.in_shard("broker-b"):
         world.fill(ELSEWHERE, several(2, first=10))
         world.fill(later, several(1, first=20))
@@ -265,11 +270,7 @@ def test_a_delete_in_one_shard_leaves_what_its_first_window_chose_for_another(wo
 @story
 def test_a_delete_in_each_shard_makes_the_group_new_also_where_it_had_no_window(world: World) -> None:
     later = MessageQueue("Orders", "broker-c", 0)
-    world.fill(orders(0), several(3))
-    with world.in_shard("broker-b"):
-        world.fill(ELSEWHERE, several(4))
-    world.consume(LATE, f"{DAY}-1")
-    world.delete()
+    delete_after_a_first_window(world)
     with world.in_shard("broker-b"):
         assert world.delete().moves == ()
         with pytest.raises(WrongUse, match=r"was deleted in shard broker-b at .*: nothing to delete"):
