@@ -6,7 +6,8 @@ settled the same bytes go to the same name (``docs/decisions/0011-own-log.md``, 
 
 A writer knows the log by a *view*: the entries that it has read, and the time at which it last knew where they end. An absent
 name is the end of the log only in a young view. In an old one it may have been deleted by a clean-up, and even filled again
-by a late PUT. Times are those of the store, UTC ms.
+by a late PUT. Times are those of the store, UTC ms. In a folder they are those of the hosts, which may be wrong. There a look
+at the entry before a name tells whether the name was ``freed``, as a clean-up deletes the oldest first.
 """
 
 from __future__ import annotations
@@ -81,11 +82,12 @@ class Append:
         """Whether no PUT of these bytes can be, or come, into the log: a failure may be reported."""
         return not (self.unanswered or self.taken)
 
-    def put_answered(self, answer: PutAnswer, now_ms: int) -> Append | Verdict:
+    def put_answered(self, answer: PutAnswer, now_ms: int, *, freed: bool = False) -> Append | Verdict:
+        """``freed``: a look after the answer has shown that a clean-up came by."""
         match answer:
             case PutAnswer.CREATED:
                 # An old view may have found a name free that a clean-up had freed: then no reader sees this entry.
-                if is_young(self.view_ms, now_ms):
+                if is_young(self.view_ms, now_ms) and not freed:
                     return Verdict.COMMITTED
                 return replace(self, request=Request.REOPEN, unanswered=True)
             case PutAnswer.TAKEN:
@@ -95,9 +97,9 @@ class Append:
             case PutAnswer.REFUSED:
                 return self
 
-    def read_answered(self, state: NameState, now_ms: int) -> Append | Verdict:
-        """Only a read settles a name, and only in a young view."""
-        if not is_young(self.view_ms, now_ms):
+    def read_answered(self, state: NameState, now_ms: int, *, freed: bool = False) -> Append | Verdict:
+        """Only a read settles a name, and only in a young view. ``freed``: as ``put_answered``."""
+        if freed or not is_young(self.view_ms, now_ms):
             return replace(self, request=Request.REOPEN)
         match state:
             case NameState.MINE:

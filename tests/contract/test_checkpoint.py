@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rmq_store.commit.append import VIEW_TRUST_MS
+from rmq_store.errors import StaleAttempt
 from rmq_store.lake.commit import dispatch as dispatching
 from rmq_store.lake.commit.derived_tables import COMMITS
 from rmq_store.lake.commit.rebuild import check
@@ -21,7 +22,7 @@ from rmq_store.lake.table.delta_log import LogCleaned
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
-from tests.faults.answers import Clock, other_commits, set_clock
+from tests.faults.answers import Clock, clean_log, other_commits, set_clock
 from tests.faults.stores import Lake, write_broker
 
 
@@ -257,3 +258,18 @@ def test_a_handle_that_slept_through_a_clean_up_goes_on(lake: Lake, clock: Clock
     assert sleeper.positions() == lake.shard.positions()
     assert lake.consume().status == "committed"
     assert lake.audit() == []
+
+
+@pytest.mark.parametrize("refreshes", [False, True])
+def test_a_freed_name_is_not_taken_for_the_end_of_the_log_by_any_clock(lake: Lake, refreshes: bool) -> None:
+    """As where a host whose clock is ahead has cleaned up behind a checkpoint of seconds: the kept view looks young."""
+    kept = lake.shard
+    other_commits(lake, 3)
+    clean_log(lake.shard.commitlog)
+    if refreshes:
+        kept.commitlog.refresh()
+        assert kept.positions() == lake.shard.positions()
+    else:
+        with pytest.raises(StaleAttempt):
+            kept.commitlog.put([], {"x": 1}, host=lake.host)
+        assert lake.shard.positions().get("x") is None

@@ -139,7 +139,8 @@ COMMITS = (
         "commit.append:Append.put_answered",
         (APPEND,),
         (
-            ("if is_young(self.view_ms, now_ms)", "if True"),
+            ("if is_young(self.view_ms, now_ms) and not freed", "if not freed"),
+            (" and not freed", ""),
             ("request=Request.REOPEN, unanswered=True", "request=Request.REOPEN"),
             ("request=Request.READ, taken=True", "request=Request.READ"),
             ("request=Request.READ, unanswered=True", "request=Request.READ"),
@@ -149,7 +150,8 @@ COMMITS = (
         "commit.append:Append.read_answered",
         (APPEND,),
         (
-            ("if not is_young(self.view_ms, now_ms)", "if False"),
+            ("if freed or not is_young(self.view_ms, now_ms)", "if freed"),
+            ("if freed or not", "if not"),
             ("return Append(self.version + 1, self.view_ms)", "return Verdict.OVERTAKEN"),
             ("Request.REOPEN if self.taken else Request.PUT", "Request.PUT"),
         ),

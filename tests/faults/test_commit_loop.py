@@ -152,6 +152,9 @@ class Store:
     def names_in(self, folder: str, after: str = "") -> tuple[list[str], int]:
         return [f"{version:020d}.json" for version in range(len(self.log))], self.clock_ms
 
+    def exists(self, name: str) -> bool:
+        return name.endswith(".json") and int(name[-25:-5]) < len(self.log)
+
     def put_once(self, name: str, content: bytes) -> Put:
         version = int(name[-25:-5])
         self.sent.setdefault(version, set()).add(content)

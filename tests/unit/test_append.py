@@ -54,6 +54,12 @@ def test_in_an_old_view_no_name_says_anything(state: NameState) -> None:
     assert UNANSWERED.read_answered(state, OLD) == replace(UNANSWERED, request=Request.REOPEN)
 
 
+def test_a_name_that_a_clean_up_has_freed_is_no_success_whatever_the_clocks_say() -> None:
+    again = replace(UNANSWERED, request=Request.REOPEN)
+    assert PUT.put_answered(PutAnswer.CREATED, YOUNG, freed=True) == again
+    assert UNANSWERED.read_answered(NameState.MINE, YOUNG, freed=True) == again
+
+
 @pytest.mark.parametrize(
     ("version", "committed", "expected"),
     [

@@ -119,7 +119,7 @@ class DeltaLog:
         while True:
             versions = range(self.view.version + 1, self.view.version + 1 + most)
             for version, (content, at_ms) in zip(versions, self._looked_at(versions), strict=True):
-                if not is_young(self.view.known_ms, at_ms):
+                if not is_young(self.view.known_ms, at_ms) or self._is_freed(version):
                     return self.open()
                 if content is None:  # what was read behind it does not count: both may have come in between
                     self.view.known_ms = at_ms
@@ -215,6 +215,17 @@ class DeltaLog:
         except MissingFile as error:
             raise LogDamaged(f"{self._root.uri_of(name)} is not a file") from error
 
+    def _is_freed(self, version: int) -> bool:
+        """Whether a clean-up may have deleted this entry before now: the one before it is gone, and the oldest go first.
+
+        Only a folder is asked. There a host whose clock is ahead may delete entries behind a checkpoint of seconds, and a view
+        looks young that is not. S3 has one clock for all.
+        """
+        if version == 0 or not self._root.is_local:
+            return False
+        before = version - 1
+        return not (self._root.exists(self._name(before)) or self._root.exists(self._checkpoint_name(before)))
+
     def _looked_at(self, versions: Sequence[int]) -> Iterator[tuple[bytes | None, int]]:
         return in_parallel(self._root, self._look_at, [self._name(version) for version in versions], LOG_REQUESTS)
 
@@ -248,10 +259,13 @@ class DeltaLog:
             if last_try:
                 raise _without_entries(damage) if damage else self._hole(view.version + 1, entries, names)
             return None
+        first = view.version + 1
         for version, (content, answered_ms) in zip(entries, self._looked_at(entries), strict=True):
             if content is None or not is_young(at_ms, answered_ms):
                 return None if not last_try else self._refuse_hole(self._name(version))
             view.apply(self._parsed(version, content))
+        if self._is_freed(first):
+            return None if not last_try else self._refuse_hole(self._name(first - 1))
         return view
 
     def _hole(self, first: int, entries: Sequence[int], names: Sequence[str]) -> LogDamaged:
@@ -350,6 +364,8 @@ class DeltaLog:
             if trouble is None and not (reopened and step.request is Request.REOPEN):
                 reopened = reopened or step.request is Request.REOPEN
                 continue
+            if isinstance(trouble, LogDamaged):  # waiting does not repair it
+                raise _given_up(step, trouble) from trouble
             error = trouble or error or OSError("the store says that a name is taken, and that it is absent")
             if host.now_ms() >= deadline_ms or (step.settled and is_refused(error)):
                 raise _given_up(step, error) from error
@@ -362,7 +378,11 @@ class DeltaLog:
         """The next request of a step: what follows from its answer, and an error after which to wait."""
         if step.request is Request.PUT:
             put = self._root.put_once(self._name(step.version), content.text)
-            outcome = step.put_answered(put.answer, put.at_ms)
+            try:
+                freed = put.answer is PutAnswer.CREATED and self._is_freed(step.version)
+            except (OSError, RmqError):  # the log is opened again to learn it
+                freed = True
+            outcome = step.put_answered(put.answer, put.at_ms, freed=freed)
             if outcome is Verdict.COMMITTED:
                 self._applied(step.version, content.text, put.at_ms)
             return outcome, put.error or _silence(put.answer)
@@ -371,6 +391,7 @@ class DeltaLog:
                 self.open()
                 return step.reopened(self.view.version, self.view.known_ms, committed=holds()), None
             text, at_ms = self._look_at(self._name(step.version))
+            freed = self._is_freed(step.version)
         except (OSError, RmqError) as error:
             return step, error
         state, entry = NameState.ABSENT, None
@@ -379,7 +400,7 @@ class DeltaLog:
         elif text is not None:
             entry = self._parsed(step.version, text)
             state = NameState.CONFLICTING if content.conflicts(entry) else NameState.UNRELATED
-        outcome = step.read_answered(state, at_ms)
+        outcome = step.read_answered(state, at_ms, freed=freed)
         if outcome is Verdict.COMMITTED:
             self._applied(step.version, content.text, at_ms)
         elif entry is not None and not (isinstance(outcome, Append) and outcome.request is Request.REOPEN):
