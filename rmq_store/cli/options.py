@@ -82,7 +82,10 @@ def local_file(text: str) -> Path:
     """The parser of an argument or option that names a file on this machine."""
     if not Path(text).name or "://" in text:
         raise typer.BadParameter(f"{text!r} is not the name of a file on this machine")
-    return Path(text).expanduser()
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise typer.BadParameter(f"{text!r} begins with ~, and there is no such user's folder") from error
 
 
 def count_from(least: int) -> Callable[[str | int], int]:

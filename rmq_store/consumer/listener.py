@@ -268,7 +268,12 @@ def _columns(name: str, attribute: Any) -> tuple[str, ...] | None:
     chosen = tuple(columns)
     if not chosen or not all(isinstance(column, str) for column in chosen):
         raise ListenerError(f"listener {name}: columns must name at least one column by text, it is {columns!r}")
-    return tuple(str.__str__(column) for column in chosen)
+    names = tuple(str.__str__(column) for column in chosen)
+    if twice := sorted({column for column in names if names.count(column) > 1}):
+        raise ListenerError(
+            f"listener {name}: columns must name each column once, it names {', '.join(twice)} more often: it is {names}"
+        )
+    return names
 
 
 # --- what the answer means -------------------------------------------------------------------------------------------

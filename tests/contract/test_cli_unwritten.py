@@ -115,6 +115,23 @@ def test_a_deleted_current_folder_is_not_needed_with_absolute_paths(imported: Rm
     assert answer["status"] == "committed"
 
 
+def test_sql_needs_no_current_folder(imported: Rmq) -> None:
+    """In a process of its own: DuckDB would end it."""
+    gone = imported.folder / "gone"
+    gone.mkdir()
+    leave = "import os; os.rmdir(os.getcwd()); "
+    answer = subprocess.run(
+        [*COMMAND[:2], leave + COMMAND[2], "topics", "--root", str(imported.root)],
+        env=os.environ | {"PYTHONPATH": str(CHECKOUT)},
+        cwd=gone,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (answer.returncode, answer.stderr) == (0, "")
+    assert "OrderEvents" in answer.stdout
+
+
 @pytest.mark.usefixtures("no_current_folder")
 def test_a_relative_root_in_a_deleted_folder_is_wrong_use(imported: Rmq) -> None:
     answer = imported("topics", "--root", "store")

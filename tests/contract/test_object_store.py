@@ -210,7 +210,7 @@ def test_a_folder_needs_no_settings(tmp_path: Path) -> None:
     assert root.uri_of("") == f"{tmp_path}/store"
 
 
-@pytest.mark.parametrize("text", ["", "s3://", "s3:///prefix", "hdfs://host/x", "s3a://bucket/x"])
+@pytest.mark.parametrize("text", ["", "s3://", "s3:///prefix", "hdfs://host/x", "s3a://bucket/x", "~nobody-here/x"])
 def test_other_roots_are_refused(text: str) -> None:
     with pytest.raises(WrongUse, match="root"):
         Root.parse(text, {"AWS_REGION": "us-east-1"})

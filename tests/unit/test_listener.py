@@ -445,6 +445,10 @@ class NoColumns(Fast):
     columns = ()  # type: ignore[assignment]
 
 
+class OneTwice(Fast):
+    columns = ("body", "keys", "body")  # type: ignore[assignment]
+
+
 @pytest.fixture(autouse=True)
 def shop(monkeypatch: pytest.MonkeyPatch) -> None:
     """A module ``shop`` with the listeners of this file."""
@@ -523,6 +527,10 @@ def test_a_batch_listener_may_leave_the_context_out() -> None:
         ("shop:one_argument", r"\. A batch listener is named consume_batch, or has the attribute columns$"),
         ("shop:OneName", "columns must be a tuple of column names, it is 'body'"),
         ("shop:NoColumns", "columns must name at least one column"),
+        (
+            "shop:OneTwice",
+            "columns must name each column once, it names body more often: it is \\('body', 'keys', 'body'\\)",
+        ),
         ("shop:Exits", "cannot be loaded: SystemExit: 0"),
         ("shop:ExitsInC", r"cannot be loaded: SystemExit: os._exit\(0\)"),
     ],

@@ -26,7 +26,6 @@ from rmq_store.lake.sql.sql_functions import FUNCTIONS, checked
 from rmq_store.utils.host import random_name
 
 _CLOSED: dict[str, str | bool | int | float | list[str]] = {
-    "enable_external_access": "false",
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
     "allow_community_extensions": "false",
@@ -151,6 +150,8 @@ def _opened(limits: QueryLimits | None, interrupted: threading.Event) -> tuple[d
     if limits is not None:
         config["memory_limit"] = f"{limits.memory_bytes >> 10}KiB"
     connection = duckdb.connect(":memory:", config=config)
+    # In its configuration it would end the process where the current folder was deleted.
+    connection.execute("SET enable_external_access = false")
 
     def check() -> None:
         if interrupted.is_set() or STOPPED.is_set():

@@ -77,6 +77,10 @@ class Root:
         if not text.startswith(_S3):
             try:
                 return cls(os.path.abspath(Path(text).expanduser()))
+            except RuntimeError as error:
+                raise WrongUse(
+                    f"root {text!r} begins with ~, and there is no such user's folder: give an absolute path"
+                ) from error
             except FileNotFoundError as error:
                 raise WrongUse(
                     f"root {text!r} is relative to the current folder, which was deleted: give an absolute path"
