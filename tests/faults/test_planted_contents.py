@@ -138,6 +138,7 @@ FAULTS: dict[str, tuple[Plant, Problem]] = {
         rows_of(retried, lambda rows: first_row(origin_queue_offset=rows[0]["origin_queue_offset"] + 1)(rows)),
         Problem.COPY_OF_ANOTHER_MESSAGE,
     ),
+    "a retry of no offset": (rows_of(retried, first_row(origin_queue_offset=None)), Problem.COPY_OF_ANOTHER_MESSAGE),
     "a delivered retry in another group's topic": (
         rows_of(delivered, first_row(topic="%RETRY%other")),
         Problem.COPY_IN_ANOTHER_TOPIC,

@@ -168,11 +168,12 @@ ORIGIN = pa.schema([tables.MSG.field(name) for name in _ORIGIN])
 
 
 def read_origins(job: ContentJob, path: str, attempt: str) -> pa.Table:
-    """Which messages the copies of a file name, each once; none where the file cannot be read, which ``read_content`` says."""
+    """Which messages the copies of a file name, each once; none where the file cannot be read, which ``read_content`` says. A
+    copy that lacks a part of the place names none: ``compare_copies`` reports it."""
     try:
         with pq.ParquetFile(job.root.open_file(f"{job.table}/{path}")) as file:
             rows = file.read(columns=ORIGIN.names, use_threads=False)
-        return rows.filter(pc.is_valid(rows.column("origin_topic"))).group_by(ORIGIN.names).aggregate([]).cast(ORIGIN)
+        return rows.drop_null().group_by(ORIGIN.names).aggregate([]).cast(ORIGIN)
     except (pa.ArrowException, RmqError, OSError, ValueError, KeyError):
         return ORIGIN.empty_table()
 
