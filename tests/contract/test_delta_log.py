@@ -16,7 +16,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from rmq_store.commit.append import VIEW_TRUST_MS, PutAnswer, Verdict
 from rmq_store.commit.ctl import StagedFile
 from rmq_store.errors import BadData, CommitOutcomeUnknown, LogDamaged, RmqError, StoreUnusable
-from rmq_store.lake.table.delta_entry import entry_bytes, entry_name, parse_entry, protocol_action
+from rmq_store.lake.table.delta_entry import STATS_COLUMNS, entry_bytes, entry_name, parse_entry, protocol_action
 from rmq_store.lake.table.delta_log import Content, DeltaLog, NoTable
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.log_view import LogView
@@ -192,6 +192,17 @@ DAMAGED: dict[str, bytes] = {
     "an add with cut statistics": json.dumps(add("x", stats='{"numRec')).encode(),
     "a txn without a version": b'{"txn":{"appId":"a"}}',
     "a txn of a text": b'{"txn":{"appId":"a","version":"x"}}',
+    "a txn of a number": b'{"txn":{"appId":3,"version":1}}',
+    "a txn of null": b'{"txn":{"appId":null,"version":1}}',
+    "commit ids of a number": json.dumps(info(commit_ids=3)).encode(),
+    "statistics columns of a number": json.dumps(metadata(configuration={STATS_COLUMNS: 3})).encode(),  # type: ignore[dict-item]
+    "statistics columns of null": json.dumps(metadata(configuration={STATS_COLUMNS: None})).encode(),  # type: ignore[dict-item]
+    "partition columns of an object": json.dumps(
+        {"metaData": metadata()["metaData"] | {"partitionColumns": {}}}
+    ).encode(),
+    "a list for a partition column": json.dumps(
+        {"metaData": metadata()["metaData"] | {"partitionColumns": [[]]}}
+    ).encode(),
     "a protocol without versions": b'{"protocol":{}}',
     "a file twice": b"\n".join(json.dumps(add("day=1/x")).encode() for _ in range(2)),
     "a file twice, in two spellings": b"\n".join(json.dumps(add(path)).encode() for path in ("day=1/x", "day%3D1/x")),

@@ -17,7 +17,7 @@ import pytest
 from rmq_store.commit.positions import grp_id, import_id, max_id
 from rmq_store.lake.audit.audit import audit
 from rmq_store.lake.audit.finding import Problem
-from rmq_store.lake.table.log_view import STATS_COLUMNS
+from rmq_store.lake.table.delta_entry import STATS_COLUMNS
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.message.message import MessageQueue

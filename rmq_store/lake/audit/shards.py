@@ -17,9 +17,8 @@ from rmq_store.errors import RmqError
 from rmq_store.lake.audit.finding import Finding, Problem
 from rmq_store.lake.commit.derived_tables import KINDS
 from rmq_store.lake.table import tables
-from rmq_store.lake.table.delta_entry import may_write
+from rmq_store.lake.table.delta_entry import STATS_COLUMNS, may_write
 from rmq_store.lake.table.delta_table import CONFIGURATION, LakeTable, schema_text
-from rmq_store.lake.table.log_view import STATS_COLUMNS
 from rmq_store.lake.table.shard import SHARDS, Shard
 from rmq_store.lake.table.store import TABLE_ID, LakeStore, read_store, shard_entry, unnamed_shards
 

@@ -32,12 +32,15 @@ END_BYTES = 64 << 10
 """By so many bytes at its end, and its size, a file of the log is known again."""
 _SAFE = "/=~-_."
 _COMMIT_IDS = "commit_ids"
+_COMMIT_ID = "commit_id"
 _ACTIONS = "actions"
 _parsed = json.JSONDecoder().decode
 """``json.loads`` looks for the encoding of each text; an entry is UTF-8."""
 DELETION_VECTOR = "deletionVector"
 """The value of an ``add`` action that names deleted rows of the file."""
 _COLUMN_MAPPING = "delta.columnMapping.mode"
+STATS_COLUMNS = "delta.dataSkippingStatsColumns"
+"""The property of a table that names the columns with statistics."""
 _WITHOUT_EFFECT = frozenset({"cdc", "domainMetadata"})
 """Actions that change nothing that is read here."""
 
@@ -97,7 +100,7 @@ class Entry:
     @property
     def commit_ids(self) -> tuple[str, ...]:
         """The commits of this project that the entry holds. Stores from before format 2 have one, under another name."""
-        ids = self.info.get(_COMMIT_IDS) or self.info.get("commit_id") or ""
+        ids = self.info.get(_COMMIT_IDS) or self.info.get(_COMMIT_ID) or ""
         return tuple(ids.split(",")) if ids else ()
 
 
@@ -214,9 +217,14 @@ def _entry(actions: Sequence[Mapping[str, Any]], version: int, where: str, end: 
             case "remove":
                 removed.append(unquote(value["path"]))
             case "txn":
-                positions[value["appId"]] = _long(value["version"])
-                updated_ms[value["appId"]] = _long(value.get("lastUpdated") or 0)
-            case "commitInfo" | "metaData" | "protocol":
+                app_id = _text(value["appId"])
+                positions[app_id] = _long(value["version"])
+                updated_ms[app_id] = _long(value.get("lastUpdated") or 0)
+            case "commitInfo":
+                for name in (_COMMIT_IDS, _COMMIT_ID):
+                    _text(value.get(name) or "")
+                single[kind] = value
+            case "metaData" | "protocol":
                 single[kind] = value
             case _ if kind not in _WITHOUT_EFFECT:
                 raise _foreign(f"an action {kind!r}", _named(where, actions))
@@ -239,6 +247,13 @@ def _long(value: Any) -> int:
     """A number of 64 bits, as the Delta protocol has them. Raises ValueError for anything else, such as a text of digits."""
     if type(value) is not int or not -(1 << 63) <= value < 1 << 63:
         raise ValueError(f"{value!r} is not a whole number of 64 bits")
+    return value
+
+
+def _text(value: Any) -> str:
+    """Raises ValueError for anything but a text."""
+    if type(value) is not str:
+        raise ValueError(f"{value!r} is not a text")
     return value
 
 
@@ -267,6 +282,7 @@ def check_readable(protocol: Mapping[str, Any] | None, metadata: Mapping[str, An
         raise _foreign(f"reader version {protocol['minReaderVersion']}", where)
     if metadata is not None:
         layout(metadata)
+        stats_columns(metadata)
         if (metadata.get("configuration") or {}).get(_COLUMN_MAPPING, "none") != "none":
             raise _foreign("column mapping", where)
 
@@ -274,7 +290,16 @@ def check_readable(protocol: Mapping[str, Any] | None, metadata: Mapping[str, An
 def layout(metadata: Mapping[str, Any]) -> tuple[set[tuple[str, str]], list[str]]:
     """The names and types of a table's columns, and its partition columns."""
     columns = json.loads(metadata["schemaString"])["fields"]
-    return {(column["name"], str(column["type"])) for column in columns}, list(metadata["partitionColumns"])
+    partition_by = metadata["partitionColumns"]
+    if not isinstance(partition_by, list):
+        raise ValueError(f"partitionColumns {partition_by!r} is not a list")
+    return {(column["name"], str(column["type"])) for column in columns}, [_text(name) for name in partition_by]
+
+
+def stats_columns(metadata: Mapping[str, Any]) -> list[str]:
+    """The names of the columns with statistics. Raises ValueError when the metadata does not name them in a text."""
+    names = _text((metadata.get("configuration") or {}).get(STATS_COLUMNS, ""))
+    return [name for name in names.split(",") if name]
 
 
 def _named(where: str, actions: Sequence[Mapping[str, Any]]) -> str:

@@ -31,10 +31,16 @@ from rmq_store.errors import (
     StagedFileGone,
     StaleAttempt,
 )
-from rmq_store.lake.table.delta_entry import LiveFile, entry_bytes, entry_name, may_write, protocol_action
+from rmq_store.lake.table.delta_entry import (
+    STATS_COLUMNS,
+    LiveFile,
+    entry_bytes,
+    entry_name,
+    may_write,
+    protocol_action,
+)
 from rmq_store.lake.table.delta_log import LOG_FOLDER, Content, DeltaLog, LogCleaned, NoTable
 from rmq_store.lake.table.file_cache import FileCache
-from rmq_store.lake.table.log_view import STATS_COLUMNS
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.parallel import in_parallel
 from rmq_store.maintain.orphans import TOMBSTONE_AGE_MS

@@ -10,11 +10,8 @@ import pyarrow as pa
 
 from rmq_store.commit.positions import Positions
 from rmq_store.errors import LogDamaged, OtherFormat
-from rmq_store.lake.table.delta_entry import Entry, entry_name, layout
+from rmq_store.lake.table.delta_entry import Entry, entry_name, layout, stats_columns
 from rmq_store.lake.table.live_files import LiveFiles
-
-STATS_COLUMNS = "delta.dataSkippingStatsColumns"
-"""The property of a table that names the columns with statistics."""
 
 
 @dataclass(slots=True)
@@ -69,9 +66,8 @@ class LogView:
     def describe(self, metadata: Mapping[str, Any]) -> None:
         """Take a ``metaData`` action. Raises OtherFormat when another tool has changed how the table is laid out."""
         if self.metadata is None:
-            partition_by, configuration = list(metadata["partitionColumns"]), metadata.get("configuration") or {}
-            stats = [name for name in configuration.get(STATS_COLUMNS, "").split(",") if name]
-            self._files = LiveFiles(self.schema, partition_by, stats, self.folder)
+            _, partition_by = layout(metadata)
+            self._files = LiveFiles(self.schema, partition_by, stats_columns(metadata), self.folder)
         else:
             columns, partitions = layout(self.metadata)
             new_columns, new_partitions = layout(metadata)
