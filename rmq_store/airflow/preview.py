@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from hashlib import sha256
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from airflow.sdk.definitions.mappedoperator import MappedOperator
+
 from rmq_store.airflow.assets import PREVIEWS, previews_asset
 from rmq_store.airflow.task import NOTHING_TO_DO, Answer
-from rmq_store.commit.request import Status
+from rmq_store.commit.request import Status, differences
 from rmq_store.errors import WrongUse
 from rmq_store.message.message import MessageQueue
+from rmq_store.utils.redaction import shortened
 from rmq_store.utils.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+    from airflow.sdk.types import Operator
 
     from rmq_store.lake.table.shard import Shard
 
 PREVIEW = "preview"
-"""The XCom with what a run is going to do: ``text``, a row per queue in ``queues``, ``shards``, ``offsets``, and ``notes``. An
-approval has the one that it lets pass. Users may write XComs: a task reads it only with its ``Record``."""
+"""The XCom with what a run is going to do: ``text``, a row per queue in ``queues``, ``shards``, ``offsets``, ``notes``, and
+all that decides it (``Preview.check``). An approval has the one that it lets pass. Users may write XComs: a task reads it only
+with its ``Record``."""
 
 
 class Preview(NamedTuple):
@@ -33,6 +38,8 @@ class Preview(NamedTuple):
     """The XCom ``preview``. Empty: there is none, since nothing was to do, or the task that acts names no task that shows."""
     nothing_to_do: str | None = None
     """Why nothing was to do; None: something was."""
+    is_approved: bool = False
+    """Whether the run asks for an approval of it: a task then does exactly this, or fails."""
 
     @classmethod
     def of_task(cls, context: Context, task_id: str, records: Records | None = None) -> Preview:
@@ -45,8 +52,6 @@ class Preview(NamedTuple):
         """
         ti = context["ti"]
         facts, nothing = (ti.xcom_pull(task_ids=task_id, key=key) for key in (PREVIEW, NOTHING_TO_DO))
-        if any(isinstance(value, Sequence) and not isinstance(value, str) for value in (facts, nothing)):
-            raise WrongUse(f"the task {task_id} is mapped: what is shown and approved must be that of one task")
         if (facts is None and nothing is None) or not isinstance(facts, dict | None):
             raise _nothing_shown(task_id)
         shown = cls(facts or {}, nothing)
@@ -93,6 +98,18 @@ class Preview(NamedTuple):
         named = [run.dag_id, run.run_id, run.run_after.isoformat(), run.conf or {}, self.facts, self.nothing_to_do]
         return sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()
 
+    def check(self, now: Mapping[str, Any]) -> None:
+        """Raise WrongUse where a task is about to do something else than was approved.
+
+        :param now: What decides what the task does, by the names of the preview: each must have the value that was shown.
+        """
+        if self.is_approved and self.facts and (different := differences(self.facts, now)):
+            raise WrongUse(
+                "what was approved is not what this task would do now: approved was "
+                f"{shortened(different, _LONGEST_DIFFERENCE)}. Nothing was done: trigger a new run. The arguments of both "
+                "tasks must be the same, also those from templates"
+            )
+
     @property
     def is_to_do(self) -> bool:
         """Whether it has shown something that is still to be done."""
@@ -104,14 +121,28 @@ class Preview(NamedTuple):
         """16 hexadecimal digits that are others for another preview: the text may be the same where the offsets are not."""
         return sha256(json.dumps(self.facts, sort_keys=True).encode()).hexdigest()[:16]
 
-    def offsets(self, shard: Shard, topics: Sequence[str]) -> dict[MessageQueue, int] | None:
-        """The offsets that it has shown in a shard, of queues of these topics; None: it has shown no offsets at all."""
-        if "offsets" not in self.facts:
+    def offsets(self, shard: Shard, topics: Sequence[str], name: str = "offsets") -> dict[MessageQueue, int] | None:
+        """The offsets that it has shown in a shard under this name, of queues of these topics; None: it has shown none."""
+        if name not in self.facts:
             return None
-        shown = self.facts["offsets"].get(shard.name, {})
+        shown = self.facts[name].get(shard.name, {})
         positions = shard.positions()
         queues = [queue for topic in topics for queue in positions.queues_of(topic)]
         return {queue: shown[queue.label] for queue in queues if queue.label in shown}
+
+
+def shards_mapped(shown: Sequence[str], index: int, shard: str, count: int) -> list[str]:
+    """The shards of ``count`` mapped tasks, as the one with this index, which has ``shard``, knows them. Each of the others
+    compares its own, so together they have those that were ``shown`` if each finds these. A task that is not mapped has the
+    index -1, and knows of no others."""
+    if index < 0:
+        return [*shown] if shard in shown else [shard]
+    return [shard if at == index else shown[at] if at < len(shown) else "?" for at in range(count)]
+
+
+def mapped_count(context: Context, task_id: str) -> int:
+    """How many mapped tasks with this id the run has. Airflow keeps those of an earlier try that had more, as removed."""
+    return sum(name != task_id and state != "removed" for name, state in _states(context, [task_id]).items())
 
 
 class Record(NamedTuple):
@@ -162,31 +193,58 @@ def _record(context: Context, extra: Answer) -> None:
 _SEAL = "seal"
 _CLOCKS = timedelta(hours=1)
 """How far the clocks of Airflow's hosts may differ."""
+_LONGEST_DIFFERENCE = 2000
+"""The most characters of an error that say what differs."""
 
 
-def check_comes_before(task_id: str, before: Collection[str]) -> None:
-    """Raise WrongUse unless the task that is to show what is done is one of those before the current one."""
+def check_comes_before(task_id: str, before: Mapping[str, Operator]) -> None:
+    """Raise WrongUse unless the task that is to show what is done is one of those before the current one, and runs once."""
     if task_id not in before:
         raise WrongUse(
             f"preview is {task_id!r}{did_you_mean(task_id, sorted(before))}: no task with this id comes before this one in the "
             "DAG. Nothing was done"
+        )
+    check_runs_once(before[task_id])
+
+
+def check_runs_once(task: Operator) -> None:
+    """Raise WrongUse for a task that shows or approves and is mapped, alone or with its task group: what it has shown would be
+    several things."""
+    alone = isinstance(task, MappedOperator)
+    if alone or task.get_closest_mapped_task_group() is not None:
+        raise WrongUse(
+            f"the task {task.task_id} is {'mapped' if alone else 'in a mapped task group'}: what is shown and approved must be "
+            "that of one task. Make a DAG with these tasks, and trigger a run of it for each. Nothing was done"
         )
 
 
 def check_ended(context: Context, task_ids: Sequence[str]) -> None:
     """Raise WrongUse unless all of these tasks have succeeded since they were cleared: Airflow keeps the XComs of a task that
     was cleared until it starts again."""
-    ti = context["ti"]
-    states = ti.get_task_states(dag_id=ti.dag_id, task_ids=list(task_ids), run_ids=[ti.run_id]).get(ti.run_id, {})
+    states = _states(context, task_ids)
     for task_id in task_ids:
         if states.get(task_id) != "success":
             raise _nothing_shown(task_id)
+
+
+def _states(context: Context, task_ids: Sequence[str]) -> dict[str, Any]:
+    """The states of these tasks of the run; the name of a mapped one is its id, an underscore and its index."""
+    ti = context["ti"]
+    states: dict[str, dict[str, Any]] = ti.get_task_states(
+        dag_id=ti.dag_id, task_ids=list(task_ids), run_ids=[ti.run_id]
+    )
+    return states.get(ti.run_id, {})
 
 
 def _nothing_shown(task_id: str) -> WrongUse:
     return WrongUse(
         f"the task {task_id} of this run has shown or approved nothing: clear it with its downstream tasks. Nothing was done"
     )
+
+
+def labelled(offsets: Mapping[MessageQueue, int]) -> dict[str, int]:
+    """The offsets of some queues as ``offsets_of`` has those of a shard."""
+    return {queue.label: offset for queue, offset in offsets.items()}
 
 
 def offsets_of(rows: Sequence[Answer], column: str) -> dict[str, dict[str, Any]]:

@@ -78,19 +78,26 @@ def refuse_other_request(request_id: str, committed: Mapping[str, Any], requeste
     Without it the caller would get the report of the other request. Only names in ``requested`` are compared:
     ``committed`` also has facts that were found while the request ran.
     """
-    if differing := [name for name, value in requested.items() if committed.get(name) != value]:
-        before = ", ".join(_shown(name, committed.get(name)) for name in differing)
-        now = ", ".join(_shown(name, requested[name]) for name in differing)
+    if different := differences(committed, requested):
         raise WrongUse(
-            f"request id {request_id} was already used with different parameters ({before}; now {now}). "
+            f"request id {request_id} was already used with different parameters ({different}). "
             "Nothing was changed; use a new id."
         )
 
 
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """What differs of the names in ``now``, in words: "topic a; now topic b". Empty: nothing. Values are those of JSON."""
+    differing = [name for name, value in now.items() if before.get(name) != value]
+    sides = (", ".join(_shown(name, side.get(name)) for name in differing) for side in (before, now))
+    return "; now ".join(sides) if differing else ""
+
+
 def _shown(name: str, value: Any) -> str:
     """A parameter in an error; ``until_ms`` and the like as a time."""
-    if value is None:
+    if value is None or value == []:
         return f"no {name.removesuffix('_ms')}"
+    if isinstance(value, list):
+        value = ", ".join(map(str, value))
     return f"{name[:-3]} {format_time(value)}" if name.endswith("_ms") else f"{name} {value}"
 
 

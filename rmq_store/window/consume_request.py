@@ -58,6 +58,9 @@ class Scope:
 
     from_ms: int | None = None
     """A replay: it starts at the first message stored at this time (UTC ms) or later."""
+    starts: Mapping[MessageQueue, int] | None = None
+    """Where it starts, by queue, if that was chosen before: a replay that was shown starts where the dry run did, also if
+    retention has removed messages since. Other queues start by ``from_ms``."""
     retries_only: bool = False
     """It reads only the retries of the group: the follow-up of a replay, or ``only_retries``."""
     bounds: Mapping[MessageQueue, int] | None = None

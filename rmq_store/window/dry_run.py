@@ -131,6 +131,10 @@ class ShardPlan:
     def counts(self) -> Counts:
         return sum((window.counts for window in self.windows), Counts())
 
+    def ends(self) -> dict[MessageQueue, int]:
+        """Where the request would end, by queue."""
+        return {queue.range.queue: queue.range.end for window in self.windows for queue in window.queues}
+
     @property
     def has_work(self) -> bool:
         """Whether the request has messages to read or lost offsets to record here, or would report: an error, or what it has

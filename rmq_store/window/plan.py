@@ -330,7 +330,8 @@ class Planner:
                 "('rmq import-store'), and consume then"
             )
         if self._scope.from_ms is not None and queue.topic != retry_topic(self.group.name):
-            return Start(self._search(queue, self._scope.from_ms), StartRule.REPLAY)
+            shown = (self._scope.starts or {}).get(queue)
+            return Start(self._search(queue, self._scope.from_ms) if shown is None else shown, StartRule.REPLAY)
         observed = self._observed.get(queue)
         if observed is not None:
             return Start(observed, StartRule.OBSERVED)

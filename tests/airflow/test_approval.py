@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 
 import rmq_store
+from rmq_store.commit.ctl import Actor
 from rmq_store.errors import WrongUse
 from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.store import LakeStore
+from rmq_store.utils.host import Host
 from tests.airflow.conftest import WARNINGS_OF_AIRFLOW, dag_of, dag_without_retries, run_note
 
 pytestmark = [pytest.mark.filterwarnings(ignored) for ignored in WARNINGS_OF_AIRFLOW]
@@ -102,7 +104,8 @@ def test_a_reset_waits_until_it_is_approved_and_a_cleared_one_asks_nobody(
     assert (question["task"], question["body"]) == ("approve", f"{preview['text']}\n\nAsked by dag_test. Reason: r")
     assert question["subject"] == "rmq_reset_offset: payments in broker-a"
     shown = {name: param["value"] for name, param in question["params"].items()}
-    assert shown == {"group": "payments", "shards": "broker-a", "preview": Preview(preview).digest}
+    store = f"{deployed.root.location} ({deployed.store_id})"
+    assert shown == {"group": "payments", "shards": "broker-a", "store": store, "preview": Preview(preview).digest}
     assert (result["state"], result["move"][0]["status"], actions(deployed)) == ("success", "committed", ["reset"])
     assert xcom(result, "approve", "rmq_note").startswith("approved by ada at 20")
 
@@ -133,13 +136,15 @@ def test_who_has_rejected_is_not_asked_again_by_another_try(
     """Airflow tries the task again when the answer comes before its scheduler knows that the task waits, which no test can
     bring about."""
     from airflow.providers.standard.operators.hitl import ApprovalOperator
+    from airflow.sdk.exceptions import AirflowFailException
 
     from rmq_store.airflow.operators.approve import RmqApprovalOperator
     from rmq_store.airflow.preview import Preview
 
     questions, notes, states_of = list[Any](), list[str](), list[dict[str, Any]]()
     rejections = list[int]()
-    shown = Preview({"group": "payments", "shards": ["broker-a"], "text": "would move", "by": "ada"})
+    facts = {"group": "payments", "shards": ["broker-a"], "store": "s3://lake", "offsets": {}}
+    shown = Preview(facts | {"text": "would move", "by": "ada"})
     monkeypatch.setattr(Preview, "of_task", lambda *_: shown)
     monkeypatch.setattr(RmqApprovalOperator, "_check_question", lambda *_: None)
     monkeypatch.setattr(ApprovalOperator, "execute", lambda self, context: questions.append(self.subject))
@@ -158,6 +163,10 @@ def test_who_has_rejected_is_not_asked_again_by_another_try(
     assert questions == (["rmq_reset_offset: payments in broker-a"] if is_asked else [])
     assert [note[:15] for note in notes] == ([] if is_asked else ["not asked again"])
     assert len(rejections) == (0 if is_asked else 1)
+    if is_asked:
+        del shown.facts["offsets"]  # as of a plan that ends with an error
+        with pytest.raises(AirflowFailException, match="the dry run ends with an error: would move"):
+            dag_without_retries("rmq_reset_offset").get_task("approve").execute(context)
 
 
 def test_a_replay_consumes_once_it_is_approved_and_asks_only_where_the_run_says_so(
@@ -444,7 +453,12 @@ def test_another_attempt_of_a_replay_waits_until_it_is_approved(
 
 
 def test_retries_that_are_to_be_finished_are_shown_and_wait_until_they_are_approved(
-    deployed: LakeStore, run: Run, asked: list[Any], monkeypatch: pytest.MonkeyPatch
+    deployed: LakeStore,
+    run: Run,
+    asked: list[Any],
+    meanwhile: list[Callable[[], None]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     from rmq_store.airflow.operators import replay
     from rmq_store.airflow.triggers import retries
@@ -471,10 +485,28 @@ def test_retries_that_are_to_be_finished_are_shown_and_wait_until_they_are_appro
     assert windows(deployed) == 1
 
     monkeypatch.setattr(f"{__name__}.ANSWER", "Approve")
+    meanwhile.append(lambda: another_attempt(deployed, first["group"]))
+    changed = run("rmq_replay", finish)
+    assert (changed["state"], changed["finish"], windows(deployed)) == ("failed", "failed", 1)
+    assert "; now other_requests replay 2026-01-01/other in shard broker-a" in capsys.readouterr().out
     approved = run("rmq_replay", finish)
-    assert (approved["state"], len(asked), approved["finish"]["rounds"]) == ("success", 2, 2)
+    (read,) = approved["replay"]  # the refused run had waited until they were delivered
+    assert (approved["state"], len(asked), read["messages"]) == ("success", 3, waiting)
+    assert (approved["finish"]["rounds"], approved["finish"]["messages"]) == (1, read["outcomes"]["retried"])
     assert run("rmq_replay", finish)["finish"]["rounds"] == 0
-    assert len(asked) == 2, "nothing is left to ask about"
+    assert len(asked) == 3, "nothing is left to ask about"
+
+
+def another_attempt(store: LakeStore, group: str) -> None:
+    """Begin one, as somebody who reprocesses the replay does: messages that fail in it are retried under the same group."""
+    from rmq_store.admin.replay import group_settings
+    from rmq_store.airflow.deployment import Deployment
+    from rmq_store.lake.admin.replay import begin_attempt
+    from rmq_store.window.consume_request import ConsumeRequest
+
+    request = ConsumeRequest("2026-01-01/other", Actor("other", "unverified"), "again")
+    settings, _ = group_settings(Deployment.from_env().settings(), group)
+    begin_attempt(store.shards()[0], settings, request, Host())
 
 
 @pytest.mark.parametrize(
@@ -637,3 +669,79 @@ def test_an_approval_without_an_answer_fails_at_once_and_the_note_says_so(
     assert RmqApprovalOperator(task_id="ask", preview="show", default_args={"retries": 7}).retries == 7
     with pytest.raises(AirflowFailException, match=r"the answer is \[\]: expected Approve or Reject"):
         ask.execute_complete({}, {"chosen_options": []})
+
+
+# --- what a task would do now is compared with what was approved -----------------------------------------------------
+
+
+@pytest.mark.parametrize("shards", [["broker-a", "broker-a"], ["broker-a"]])
+def test_a_replay_in_other_shards_than_the_approved_ones_is_not_green(
+    shards: list[str],
+    deployed: LakeStore,
+    run: Run,
+    asked: list[Any],
+    meanwhile: list[Callable[[], None]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    message = rmq_store.Message("PaymentFlow", b"1")
+    rmq_store.open_store(deployed.root.location).send([message], shard="x", create_queues=1)
+    meanwhile.append(lambda: write_xcom("rmq_replay", "plan", "return_value", lambda _: shards))
+    result = run("rmq_replay", REPLAY)
+    assert (len(asked), result["state"]) == (1, "failed")
+    assert "approved was windows broker-a, x; now windows" in capsys.readouterr().out
+
+
+CHOSEN = """
+from airflow.sdk import DAG, task
+from rmq_store.airflow.operators.approve import RmqApprovalOperator
+from rmq_store.airflow.operators.replay import RmqPlanReplayOperator, RmqReplayOperator
+from rmq_store.airflow.operators.reset import RmqResetOffsetOperator
+from rmq_store.airflow.operators.undo import RmqUndoOperator
+
+with DAG("others"):
+    @task
+    def choose():
+        return "payments"
+
+    group = choose()
+    reset = {"group": group, "topic": "PaymentFlow", "to": "min", "reason": "r"}
+    show_reset = RmqResetOffsetOperator(task_id="show_reset", dry_run=True, **reset)
+    move = RmqResetOffsetOperator(task_id="move", dry_run=False, preview="show_reset", **reset)
+    undo = {"group": group, "reason": "r"}
+    show_undo = RmqUndoOperator(task_id="show_undo", dry_run=True, **undo)
+    take_back = RmqUndoOperator(task_id="take_back", dry_run=False, preview="show_undo", **undo)
+    replay = {"group": group, "topic": "PaymentFlow", "since": "2000-01-01T00:00:00Z"}
+    plan = RmqPlanReplayOperator(task_id="plan", **replay)
+    again = RmqReplayOperator(task_id="again", shard="broker-a", preview="plan", **replay)
+    for shows, acts in ((show_reset, move), (show_undo, take_back), (plan, again)):
+        shows >> RmqApprovalOperator(task_id=f"ask_{acts.task_id}", preview=shows.task_id) >> acts
+"""
+
+
+def test_another_group_than_the_approved_one_is_left_alone(
+    deployed: LakeStore, run: Run, tmp_path: Path, asked: list[Any], meanwhile: list[Callable[[], None]]
+) -> None:
+    """The XCom of a task that chooses the group is written while the questions wait."""
+    for group in ("payments", "planned"):
+        run("rmq_reset_offset", RESET | {"group": group, "approve": False})
+    meanwhile.append(lambda: write_xcom("others", "choose", "return_value", lambda _: "planned"))
+    tasks = {task.task_id: str(task.state) for task in dag_of(CHOSEN, tmp_path).test().get_task_instances()}
+    assert (len(asked), {tasks[name] for name in ("move", "take_back", "again")}) == (3, {"failed"})
+    assert (actions(deployed), windows(deployed)) == (["reset", "reset"], 0)
+
+
+def test_a_reset_that_was_approved_before_the_group_was_deleted_is_refused(
+    deployed: LakeStore, run: Run, asked: list[Any], meanwhile: list[Callable[[], None]]
+) -> None:
+    from rmq_store.cli import main
+
+    run("rmq_reset_offset", RESET | {"approve": False, "to": "max"})
+    root = ["--root", deployed.root.location]
+
+    def delete() -> None:
+        assert main([*root, "delete-group", "--group", "payments", "--reason", "gone"]) == 0
+
+    meanwhile.append(delete)
+    result = run("rmq_reset_offset", RESET)
+    assert (len(asked), result["state"], result["move"]) == (1, "failed", "failed")
+    assert actions(deployed) == ["reset", "delete"]

@@ -218,7 +218,7 @@ def test_a_switch_is_true_or_false_and_only_a_template_is_the_result_of_another_
 
 
 MAPPED = """
-from airflow.sdk import DAG
+from airflow.sdk import DAG, task_group
 from rmq_store.airflow.operators.approve import RmqApprovalOperator
 from rmq_store.airflow.operators.reset import RmqResetOffsetOperator
 
@@ -230,6 +230,11 @@ with DAG("mapped"):
     show >> RmqApprovalOperator(task_id="ask", preview="show", retries=0)
     one >> RmqApprovalOperator(task_id="ask_nobody", preview="oen", retries=0)
     one >> RmqResetOffsetOperator(task_id="unknown", preview="oen", request_name="u", **move)
+    @task_group
+    def each(offset):
+        shown = RmqResetOffsetOperator(task_id="show", dry_run=True, offset=3, **RESET)
+        shown >> RmqApprovalOperator(task_id="ask", preview="each.show", retries=0)
+    each.expand(offset=[3])
     ask_each = RmqApprovalOperator.partial(task_id="ask_each", preview="one").expand(subject=["a", "b"])
     one >> ask_each >> RmqResetOffsetOperator(
         task_id="after", preview="one", request_name="a", trigger_rule="all_done", **move
@@ -242,14 +247,15 @@ def test_what_is_shown_and_approved_is_that_of_one_task_that_comes_before(
 ) -> None:
     dag_run = dag_of(MAPPED, tmp_path).test()
     states = {task.task_id: str(task.state) for task in dag_run.get_task_instances()}
-    failed = {"ask", "ask_nobody", "unknown", "after"}
+    failed = {"ask", "ask_nobody", "unknown", "after", "each.ask"}
     assert {name for name, state in states.items() if state == "failed"} >= failed, states
     said = capsys.readouterr().out
     assert "the task show is mapped: what is shown and approved must be that of one task" in said
     assert (
         said.count("preview is 'oen', did you mean 'one'?: no task with this id comes before this one in the DAG") >= 2
     )
-    assert "ask_each is mapped: an approval must be one task" in said
+    assert "the task ask_each is mapped: what is shown and approved must be that of one task" in said
+    assert "the task each.ask is in a mapped task group: what is shown and approved must be that of one task" in said
     assert query(deployed, "SELECT count(*) AS n FROM operator_actions").to_pylist() == [{"n": 0}]
 
 

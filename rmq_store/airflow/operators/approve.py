@@ -15,7 +15,7 @@ from rmq_store.admin.dag_params import switch_of
 from rmq_store.airflow import task
 from rmq_store.airflow.arguments import check_switches, check_texts
 from rmq_store.airflow.assets import PREVIEWS
-from rmq_store.airflow.preview import Preview, check_comes_before, record_rejection
+from rmq_store.airflow.preview import Preview, check_comes_before, check_runs_once, record_rejection
 from rmq_store.airflow.task import translated
 from rmq_store.errors import WrongUse
 from rmq_store.utils.redaction import name_in_sentence, plain_markdown, reason_in_sentence, shortened
@@ -61,7 +61,10 @@ class RmqApprovalOperator(ApprovalOperator):
     def execute(self, context: Context) -> Any:
         """Ask, unless there is no need."""
         with translated():
-            check_comes_before(self.preview_task, {task.task_id for task in self.get_flat_relatives(upstream=True)})
+            check_runs_once(self)
+            check_comes_before(
+                self.preview_task, {task.task_id: task for task in self.get_flat_relatives(upstream=True)}
+            )
             preview = Preview.of_task(context, self.preview_task)
             reason = self._reason_not_to_ask(context, preview)
         if reason:
@@ -76,9 +79,14 @@ class RmqApprovalOperator(ApprovalOperator):
         shards = ", ".join(preview.facts["shards"])
         self.subject = f"{context['dag'].dag_id}: {group} in {shards}"
         self.body = _body(preview.facts)
-        fields = {"group": ("Group", group), "shards": ("Shards", shards), "preview": ("Preview", preview.digest)}
+        fields = {"group": ("Group", group), "shards": ("Shards", shards), "store": ("Store", preview.facts["store"])}
+        fields["preview"] = ("Preview", preview.digest)
         self.params = ParamsDict({name: _shown(title, value) for name, (title, value) in fields.items()})
         with translated():
+            if "offsets" not in preview.facts:
+                raise WrongUse(
+                    f"nothing can be approved, since the dry run ends with an error: {preview.facts['text']}. Nothing was done"
+                )
             self._check_question(context)
         context["ti"].xcom_push(_ASKED, preview.facts)
         try:
@@ -113,9 +121,13 @@ class RmqApprovalOperator(ApprovalOperator):
         if not is_the_same:
             raise WrongUse(_ANOTHER_QUESTION)
 
+    def is_asked_for(self, context: Context) -> bool:
+        """Return whether the run asks for an approval."""
+        return not self.use_run_params or switch_of(context["params"], "approve")
+
     def _reason_not_to_ask(self, context: Context, preview: Preview) -> str:
         """Why the preview needs no approval; empty: it needs one."""
-        if self.use_run_params and not switch_of(context["params"], "approve"):
+        if not self.is_asked_for(context):
             return "the run asks for no approval"
         if not preview.is_to_do:
             return f"there is nothing to approve: {preview.nothing_to_do or 'it was committed before'}"

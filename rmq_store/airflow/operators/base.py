@@ -21,7 +21,7 @@ from rmq_store.airflow.arguments import check_optional_texts, check_switches, ch
 from rmq_store.airflow.assets import report_offsets
 from rmq_store.airflow.hooks.rmq import RmqHook
 from rmq_store.airflow.lineage import Lineage, openlineage_of
-from rmq_store.airflow.preview import PREVIEW, Preview, check_comes_before, check_ended, offsets_of
+from rmq_store.airflow.preview import PREVIEW, Preview, check_comes_before, check_ended, check_runs_once, offsets_of
 from rmq_store.airflow.task import Answer, translated
 from rmq_store.commit.request import Status, overall
 from rmq_store.errors import STOPPED, RmqError, Terminated, WrongUse
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from rmq_store.admin.offset_moves import MoveReport
+    from rmq_store.airflow.operators.approve import RmqApprovalOperator
     from rmq_store.lake.table.shard import Shard
     from rmq_store.lake.table.store import LakeStore
     from rmq_store.lake.window.engine import Engine
@@ -168,9 +169,21 @@ class RmqOperator(BaseOperator):
             return Preview({})
         before = {task.task_id: task for task in self.get_flat_relatives(upstream=True)}
         check_comes_before(task_id, before)
-        approvals = sorted(name for name, task in before.items() if _approves(task, task_id))
+        approvals = _approvals(before, task_id)
         check_ended(context, [task_id, *approvals])
-        return Preview.of_approvals(context, task_id, approvals)
+        preview = Preview.of_approvals(context, task_id, [*approvals])
+        return preview._replace(is_approved=any(task.is_asked_for(context) for task in approvals.values()))
+
+    def act_facts(self, store: LakeStore, action: str, group: str, **more: Any) -> Answer:
+        """Return what decides what a task does, for its preview and for ``Preview.check``, without secrets.
+
+        :param group: The group whose offsets move.
+        :param more: What else decides it, as JSON values.
+        """
+        place = f"{store.root.location} ({store.store_id})"
+        facts = {"action": action, "connection": self.rmq_conn_id, "store": place, "group": group, **more}
+        answer: Answer = cleaned_value(facts, self.hook.secrets)
+        return answer
 
     def consumed(
         self,
@@ -244,7 +257,7 @@ class RmqOperator(BaseOperator):
         """Log the moves of a group's offsets as a table, and return an answer per shard. Of a dry run the sum is the preview.
 
         :param action: What moves them, for the note.
-        :param facts: What else the preview has.
+        :param facts: What else the preview has: the ``act_facts``, and more.
         """
         from rmq_store.lake.window.dry_run import group_sample
         from rmq_store.window.estimate import NO_SAMPLE, estimate_of
@@ -260,7 +273,7 @@ class RmqOperator(BaseOperator):
         again = sum(report.total(Direction.AGAIN)[0] for report in reports)
         if again:
             text += f"; {estimate_of(again, group_sample(shards, group)) or NO_SAMPLE}"
-        answer = {"status": overall(report.status for report in reports), "group": group, **(facts or {})}
+        answer = {"status": overall(report.status for report in reports), **(facts or {})}
         answer |= {"notes": notes, "offsets": offsets_of(rows, "to_offset")}
         self.preview(context, text, rows, [*_MOVE_COLUMNS, "direction", "messages", "bytes"], answer)
         return answers
@@ -335,14 +348,18 @@ def _move_answer(report: MoveReport) -> Answer:
     }
 
 
-def _approves(task: Any, shows: str) -> bool:
-    """Whether a task approves what the task with the id ``shows`` has shown. Raises WrongUse for a mapped one that does, which
-    would have several answers."""
+def _approvals(before: Mapping[str, Any], shows: str) -> dict[str, RmqApprovalOperator]:
+    """Of the tasks before another one those that approve what the task with the id ``shows`` has shown. Raises WrongUse for one
+    that is mapped: it would have several answers."""
     from rmq_store.airflow.operators.approve import RmqApprovalOperator
 
-    if isinstance(task, MappedOperator) and issubclass(task.operator_class, RmqApprovalOperator):
-        raise WrongUse(f"{task.task_id} is mapped: an approval must be one task")
-    return isinstance(task, RmqApprovalOperator) and task.preview_task == shows
+    approvals = {}
+    for name, one in sorted(before.items()):
+        approves = isinstance(one, RmqApprovalOperator) and one.preview_task == shows
+        if approves or (isinstance(one, MappedOperator) and issubclass(one.operator_class, RmqApprovalOperator)):
+            check_runs_once(one)
+            approvals[name] = one
+    return approvals
 
 
 def _plain(value: Any) -> Any:

@@ -9,6 +9,7 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from airflow.sdk.definitions.mappedoperator import MappedOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from rmq_store.admin.dag_params import ReplayParams, switch_of
@@ -18,16 +19,17 @@ from rmq_store.airflow.arguments import check_constants, check_optional_texts, c
 from rmq_store.airflow.assets import PREVIEWS, REPORTED, sum_of
 from rmq_store.airflow.links.console import RmqGroupLink, RmqNewDeadLettersLink, RmqWindowLink
 from rmq_store.airflow.operators.base import RmqOperator
-from rmq_store.airflow.preview import offsets_of
-from rmq_store.airflow.task import Answer
+from rmq_store.airflow.preview import Preview, labelled, mapped_count, offsets_of, shards_mapped
+from rmq_store.airflow.task import Answer, run_of
 from rmq_store.airflow.triggers.retries import RmqRetriesTrigger
 from rmq_store.commit.request import Status
 from rmq_store.errors import WrongUse
+from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import retry_topic
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.utils.arguments import check_types
 from rmq_store.utils.host import Host
-from rmq_store.window.consume_request import ConsumeRequest, Scope
+from rmq_store.window.consume_request import ConsumeRequest, Scope, identity_parameters
 from rmq_store.window.replay_name import replayed_group
 
 if TYPE_CHECKING:
@@ -45,6 +47,11 @@ class Replay(NamedTuple):
     request: ConsumeRequest
     scope: Scope
     is_new_attempt: bool
+
+    @property
+    def parameters(self) -> Answer:
+        """What was asked, as JSON values: the topic and its limits, and whether it is another attempt."""
+        return identity_parameters(self.request) | {"another_attempt": self.is_new_attempt}
 
 
 class RmqReplayBaseOperator(RmqOperator):
@@ -109,6 +116,13 @@ class RmqReplayBaseOperator(RmqOperator):
             raise WrongUse(f"{replay.group} is not a replay group: set 'topic' and 'from'")
         return Replay(group, replay.request(run), scope, is_new_attempt)
 
+    def facts(self, context: Context, replay: Replay, store: LakeStore) -> Answer:
+        """Return what decides what the tasks of the replay do, but for shards and offsets. Reads the group's commits."""
+        from rmq_store.lake.admin.last_action import last_of_others
+
+        others = last_of_others(store.shards(), replay.group.name, run_of(context["dag_run"]).request_id)
+        return self.act_facts(store, "replay", replay.group.name, other_requests=others)
+
 
 class RmqPlanReplayOperator(RmqReplayBaseOperator):
     """
@@ -126,20 +140,24 @@ class RmqPlanReplayOperator(RmqReplayBaseOperator):
 
     def act(self, context: Context) -> list[str]:
         """Return the shards' names."""
-        replay = self.replay(context)
-        plan = self._plan(replay)
+        replay, store = self.replay(context), self.hook.deployment.open_store()
+        facts = self.facts(context, replay, store)  # before the plan: what comes in between counts as later
+        plan = self._plan(replay, store)
         names = [shard.shard for shard in plan.shards if shard.has_work]
-        retries = self._to_finish(replay, plan) if self._is_finished(context) else {}
+        retries = self._to_finish(replay, plan, store) if self._is_finished(context) else {}
         if not names and not retries:
             self.nothing_shown(context, nothing_to_read(plan))
             return names
         rows = plan.queue_rows()
         whole = plan.summary()
         answer = {name: value for name, value in whole.items() if name not in ("shards", "windows")}
-        answer |= {"time": plan.time, "queues": rows, "shards": [*names, *retries], "to_finish": sum(retries.values())}
+        answer |= facts | replay.parameters
+        answer |= {"windows": names, "shards": [*names, *retries], "to_finish": sum(retries.values())}
+        answer |= {"time": plan.time, "queues": rows}
         answer["reason"] = replay.request.reason
         if plan.error is None:
-            answer["offsets"] = offsets_of(rows, "end_offset")
+            starts, ends = (offsets_of(rows, column) for column in ("begin_offset", "end_offset"))
+            answer |= {"starts": starts, "offsets": {name: ends.get(name, {}) for name in names}}
         text = replay_preview_sentence(answer)
         if plan.error is not None:
             text += f"; it ends with an error: {plan.error}"
@@ -151,26 +169,25 @@ class RmqPlanReplayOperator(RmqReplayBaseOperator):
         finishes = (one for one in self.get_flat_relatives(upstream=False) if isinstance(one, RmqFinishReplayOperator))
         return any(one.preview_task == self.task_id and one.is_asked_for(context) for one in finishes)
 
-    def _to_finish(self, replay: Replay, plan: ConsumePlan) -> dict[str, int]:
+    def _to_finish(self, replay: Replay, plan: ConsumePlan, store: LakeStore) -> dict[str, int]:
         """How many retries the replay group has beside those that the plan reads, by shard."""
         from rmq_store.lake.admin.replay import retries_left
 
-        deployment, first = self.hook.deployment, replay.request
-        group, scope = group_settings(deployment.settings(), replay.group.name)
+        first = replay.request
+        group, scope = group_settings(self.hook.deployment.settings(), replay.group.name)
         request = ConsumeRequest(f"{first.request_id}/retries", first.actor)
-        retries = retries_left(deployment.open_store(), group, request, Host(), scope)
+        retries = retries_left(store, group, request, Host(), scope)
         read = {} if replay.is_new_attempt else {shard.shard: shard.retries.read for shard in plan.shards}
         return {name: count - read.get(name, 0) for name, count in retries.items() if count > read.get(name, 0)}
 
-    def _plan(self, replay: Replay) -> ConsumePlan:
+    def _plan(self, replay: Replay, store: LakeStore) -> ConsumePlan:
         from rmq_store.lake.admin.replay import plan_attempt, replay_notes, shards_replayed
         from rmq_store.lake.window.consumption import shards_of
         from rmq_store.lake.window.dry_run import plan_request
 
         group, request, scope, is_new_attempt = replay
-        deployment, host = self.hook.deployment, Host()
-        deployment.find_listeners()
-        store = deployment.open_store()
+        host = Host()
+        self.hook.deployment.find_listeners()
         if is_new_attempt:
             return plan_attempt(store, shards_replayed(store, group.name), group, request, host)
         shards = shards_of(store, group, scope)
@@ -194,8 +211,8 @@ class RmqReplayOperator(RmqReplayBaseOperator):
     :param shard: The shard; :class:`RmqPlanReplayOperator` returns those that the replay reads.
     :param engine: ``auto``, ``local`` or ``spark``: where the listener runs. By default as the connection says, else as the
         group says.
-    :param preview: The id of the task that showed the replay: it ends at the offsets that were shown, also if messages came
-        since.
+    :param preview: The id of the task that showed the replay: it begins and ends at the offsets that were shown, also if
+        messages came or went since. After an approval all else must be as shown too.
     :param outlets: Assets whose events have the offsets. By default the :func:`~rmq_store.airflow.assets.offsets_asset` of the
         group that is replayed: the event has ``replay_of``, as the group's own offsets did not move.
     """
@@ -226,17 +243,35 @@ class RmqReplayOperator(RmqReplayBaseOperator):
         shown = self.shown(context, self.preview_task)
         if shown.nothing_to_do is not None:
             raise WrongUse(f"nothing was shown to replay: {shown.nothing_to_do}. Nothing was done")
-        group, request, scope, is_new_attempt = self.replay(context)
-        store = self.hook.deployment.open_store()
+        replay, store = self.replay(context), self.hook.deployment.open_store()
+        group, request, scope, is_new_attempt = replay
         (shard,) = store.shards(self.shard)
+        topics = [*(subscription.topic for subscription in group.subscriptions), retry_topic(group.name)]
+        starts, bounds = (shown.offsets(shard, topics, name) for name in ("starts", "offsets"))
+        if shown.is_approved:
+            self._check(context, shown, replay, store, bounds)
         if is_new_attempt:
             group, request, scope = begin_attempt(shard, group, request, Host())
-        topics = [*(subscription.topic for subscription in group.subscriptions), retry_topic(group.name)]
-        bounds = shown.offsets(shard, topics)
         if bounds is not None:
-            scope = replace(scope, bounds=bounds)
+            scope = replace(scope, starts=starts, bounds=bounds)
         live = replayed_group(group.name)
         return self.consumed(context, store, shard, group, request, scope, self.engine, replay_of=live)
+
+    def _check(
+        self,
+        context: Context,
+        shown: Preview,
+        replay: Replay,
+        store: LakeStore,
+        bounds: Mapping[MessageQueue, int] | None,
+    ) -> None:
+        """Raise WrongUse unless this is what was approved. ``bounds``: those of this shard."""
+        ti, windows = context["ti"], shown.facts.get("windows", [])
+        index = -1 if ti.map_index is None else ti.map_index
+        now = self.facts(context, replay, store) | replay.parameters
+        now["windows"] = shards_mapped(windows, index, self.shard, mapped_count(context, ti.task_id))
+        now["offsets"] = shown.facts.get("offsets", {}) | {self.shard: labelled(bounds or {})}
+        shown.check(now)
 
 
 class RmqFinishReplayOperator(RmqReplayBaseOperator):
@@ -252,7 +287,7 @@ class RmqFinishReplayOperator(RmqReplayBaseOperator):
         group says.
     :param poll_interval: The fewest seconds between two looks at what is delivered.
     :param preview: The id of the task that showed the replay: where it showed nothing, or an approval of that is missing, no
-        retry is consumed.
+        retry is consumed. After an approval it is none but those that were shown and those of the run.
     """
 
     operator_extra_links = (RmqGroupLink(), RmqNewDeadLettersLink())
@@ -274,8 +309,20 @@ class RmqFinishReplayOperator(RmqReplayBaseOperator):
     def act(self, context: Context) -> Answer:
         """Return the sum of all rounds."""
         if not self.is_asked_for(context):
+            self._check_windows(context, self.shown(context, self.preview_task))
             raise AirflowSkipException("the run does not ask to finish the retries")
         return self._finish(context)
+
+    def _check_windows(self, context: Context, shown: Preview) -> None:
+        """Raise WrongUse where tasks before this one have replayed fewer shards than were approved."""
+        for one in self.get_flat_relatives(upstream=True):
+            if (
+                isinstance(one, MappedOperator)
+                and issubclass(one.operator_class, RmqReplayOperator)
+                and one.partial_kwargs.get("preview") == self.preview_task
+            ):
+                windows = shown.facts.get("windows", [])
+                shown.check({"windows": windows[: mapped_count(context, one.task_id)]})
 
     def go_on(self, context: Context, event: Mapping[str, Any]) -> Answer:
         """Go on with what was delivered meanwhile."""
@@ -288,14 +335,19 @@ class RmqFinishReplayOperator(RmqReplayBaseOperator):
         """Consume all rounds that need not wait, or wait, if what was shown is a replay."""
         self.refuse_dry_run(context)
         shown, replay = self.shown(context, self.preview_task), self.replay(context)
-        answers = self._rounds(context, replay) if shown.nothing_to_do is None else []
+        self._check_windows(context, shown)
+        answers = self._rounds(context, shown, replay) if shown.nothing_to_do is None else []
         rounds = len({answer["request_id"] for answer in answers})
         self.consumed_by_run = self.logged({"group": replay.group.name, "rounds": rounds, **sum_of(answers)})
         self.note(context, f"{replay.group.name}: {finish_sentence(self.consumed_by_run)}")
         return self.consumed_by_run
 
-    def _rounds(self, context: Context, replay: Replay) -> list[Answer]:
-        """Consume all rounds that need not wait, or wait. Those that were committed before are read from the log."""
+    def _rounds(self, context: Context, shown: Preview, replay: Replay) -> list[Answer]:
+        """Consume all rounds that need not wait, or wait. Those that were committed before are read from the log.
+
+        After an approval, raises WrongUse before the first round that comes after another request of the group, which may have
+        written retries that were not approved.
+        """
         from rmq_store.lake.admin.replay import plan_retries
 
         group, scope = group_settings(self.hook.deployment.settings(), replay.group.name)
@@ -309,13 +361,16 @@ class RmqFinishReplayOperator(RmqReplayBaseOperator):
             planned = [shard for shard in plan.shards if shard.has_work]
             if not planned:
                 break
+            if shown.is_approved:  # after the plan, which bounds the round: it has nothing that came since
+                shown.check(self.facts(context, replay, store))
             for one in planned:
                 (shard,) = store.shards(one.shard)
                 if one.status == Status.ALREADY_COMMITTED:
                     answers.append(_committed(store, shard, group, request, scope))
                 else:
+                    of_round = replace(scope, bounds=one.ends()) if shown.is_approved else scope
                     answers.append(
-                        self.consumed(context, store, shard, group, request, scope, self.engine, replay_of=live)
+                        self.consumed(context, store, shard, group, request, of_round, self.engine, replay_of=live)
                     )
         if plan.retries.left:
             self.log_line(f"before round {number}: {nothing_to_read(plan)}")

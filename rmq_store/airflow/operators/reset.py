@@ -8,11 +8,13 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from rmq_store.admin.dag_params import reset_request
+from rmq_store.admin.undo import MOVES
 from rmq_store.airflow.arguments import check_constants, check_optional_texts, check_switches
 from rmq_store.airflow.assets import PREVIEWS
 from rmq_store.airflow.links.console import RmqGroupLink
 from rmq_store.airflow.operators.base import RmqOperator
-from rmq_store.airflow.task import Answer
+from rmq_store.airflow.preview import labelled
+from rmq_store.airflow.task import Answer, run_of
 from rmq_store.utils.host import Host
 
 if TYPE_CHECKING:
@@ -72,6 +74,7 @@ class RmqResetOffsetOperator(RmqOperator):
     def act(self, context: Context) -> list[Answer]:
         """Return an answer per shard."""
         from rmq_store.cli.common import check_group, known_group
+        from rmq_store.lake.admin.last_action import last_of_others
         from rmq_store.lake.admin.offset_moves import move_in_all
         from rmq_store.lake.window.consumption import shards_with_queues
 
@@ -94,8 +97,17 @@ class RmqResetOffsetOperator(RmqOperator):
         shards = shards_with_queues(every, request.topic, request.queues)
         preview = self.shown(context, self.preview_task)
         shown = {shard.name: preview.offsets(shard, [request.topic]) for shard, _ in shards}
+        facts = self.act_facts(
+            store,
+            "reset",
+            request.group,
+            parameters=request.parameters,
+            other_requests=last_of_others(every, request.group, run_of(context["dag_run"]).request_id, MOVES),
+        )
         if preview.facts:
             shards = [(shard, queues) for shard, queues in shards if shown[shard.name]]
+            offsets = {shard.name: labelled(shown[shard.name] or {}) for shard, _ in shards}
+            preview.check(facts | {"offsets": offsets})
         action = f"{request.group}, topic {request.topic}"
         with self.moving(context, request.group, action):
             reports = move_in_all(
@@ -111,5 +123,5 @@ class RmqResetOffsetOperator(RmqOperator):
             reports,
             action,
             dry_run=request.dry_run,
-            facts={"reason": request.reason},
+            facts=facts | {"reason": request.reason},
         )

@@ -91,6 +91,15 @@ class RmqUndoOperator(RmqOperator):
             self.nothing_shown(context, nothing_to_undo(params.group))
             return []
         _, first = undone[0]
+        facts = self.act_facts(
+            store,
+            "undo",
+            params.group,
+            undoes=first.request_id,
+            shards=[shard.name for shard, _ in undone],
+            force=params.force,
+        )
+        shown.check(facts)
         action = f"{params.group}, undo of {undone_sentence(first)}"
         with self.moving(context, params.group, action):
             reports = undo(
@@ -112,5 +121,5 @@ class RmqUndoOperator(RmqOperator):
             reports,
             action,
             dry_run=params.dry_run,
-            facts={"undoes": first.request_id, "reason": params.reason},
+            facts=facts | {"reason": params.reason},
         )
