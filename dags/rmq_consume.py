@@ -40,7 +40,7 @@ from airflow.sdk import get_parsing_context
 
 from rmq_store.admin.dag_params import dag_id_of
 from rmq_store.airflow.consume_group import consume_group
-from rmq_store.airflow.dags import max_messages, moment, optional, rmq_dag, windows_of
+from rmq_store.airflow.dags import max_messages, moment, optional, refused_groups, rmq_dag, windows_of
 from rmq_store.airflow.deployment import Deployment
 from rmq_store.settings.settings import GroupSettings
 
@@ -74,6 +74,8 @@ parsed_dag_id = get_parsing_context().dag_id
 """The DAG whose task this process runs; None when Airflow reads all DAGs."""
 
 deployment = Deployment.from_env()
-for settings in deployment.settings().groups:
-    if parsed_dag_id in (None, dag_id_of(settings.name)):
+groups = deployment.settings().groups
+refused = refused_groups(groups)  # rmq_wrong_groups.py reports them
+for settings in groups:
+    if settings.name not in refused and parsed_dag_id in (None, dag_id_of(settings.name)):
         consume_dag(settings, deployment.listener_warning(settings.listener))

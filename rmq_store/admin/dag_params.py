@@ -13,6 +13,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 from rmq_store.admin.dead_letters import DeadLetterFilter, Place
@@ -40,9 +41,21 @@ _OF_AIRFLOW = "openlineage"
 """The parameter that Airflow's TriggerDagRunOperator adds."""
 
 
+_LONGEST_DAG_ID = 250
+"""Airflow's limit, in characters."""
+
+
 def dag_id_of(group: str) -> str:
-    """``rmq_consume__<group>``; what RocketMQ allows in a name and Airflow does not ("%", "|") becomes ".25", ".7c"."""
-    return "rmq_consume__" + re.sub(r"[^A-Za-z0-9_-]", lambda match: f".{ord(match[0]):x}", group)
+    """``rmq_consume__<group>``; what RocketMQ allows in a name and Airflow does not ("%", "|") becomes ".25", ".7c". Where that
+    is longer than Airflow allows, its end is "..", which no other id has, and the beginning of the name's SHA-256."""
+    signs = [sign if re.fullmatch("[A-Za-z0-9_-]", sign) else f".{ord(sign):x}" for sign in group]
+    dag_id = "".join(["rmq_consume__", *signs])
+    if len(dag_id) <= _LONGEST_DAG_ID:
+        return dag_id
+    end = f"..{sha256(group.encode()).hexdigest()[:10]}"
+    while len(dag_id) + len(end) > _LONGEST_DAG_ID:
+        dag_id = dag_id.removesuffix(signs.pop())
+    return dag_id + end
 
 
 class Until(NamedTuple):

@@ -19,7 +19,7 @@ from airflow.sdk import (
     task,
 )
 
-from rmq_store.admin.dag_params import switch_of
+from rmq_store.admin.dag_params import dag_id_of, switch_of
 from rmq_store.airflow.assets import retries_asset
 from rmq_store.airflow.deployment import Deployment
 from rmq_store.airflow.triggers.due import RmqDueTrigger
@@ -97,6 +97,17 @@ def windows_of(group: GroupSettings) -> CronDataIntervalTimetable | AssetOrTimeS
         return timetable
     assets = [retries_asset(group.name)]
     return assets if timetable is None else AssetOrTimeSchedule(timetable=timetable, assets=assets)
+
+
+def refused_groups(groups: Sequence[GroupSettings]) -> dict[str, str]:
+    """The groups of which Airflow takes no DAG, and why: an error in one would end the DAGs of all."""
+    errors = {}
+    for group in groups:
+        try:
+            DAG(dag_id_of(group.name), schedule=windows_of(group), start_date=FIRST_DAY)
+        except Exception as error:
+            errors[group.name] = f"{type(error).__name__}: {error}"
+    return errors
 
 
 def intervals(cron: str | None) -> CronDataIntervalTimetable | None:

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from rmq_store.admin.dag_params import dag_id_of
+from rmq_store.settings.settings import GroupSettings
 from scripts.airflow_home import AirflowHome
 from scripts.keeper import CHECKOUT
 from tests.airflow.conftest import CAPPED, CONSUME, CONSUMERS, PLAN, PLANNED, WARNINGS_OF_AIRFLOW, in_a_new_process
@@ -159,13 +161,36 @@ def test_a_wrong_group_is_an_import_error_with_every_problem_and_the_other_group
     airflow_home: AirflowHome, tmp_path: Path
 ) -> None:
     settings = tmp_path / "consumers.toml"
-    settings.write_text(CONSUMERS + '[[group]]\nname = "a"\nretry_queue_nums = -1\n')
+    long = CONSUMERS[: CONSUMERS.index("[[group]]", 5)].replace('"payments"', f'"{"%" * 85}x"')
+    wrong = '[[group]]\nname = "a"\nretry_queue_nums = -1\n'
+    settings.write_text(CONSUMERS + long + wrong)
     output = in_a_new_process(ERRORS, env=airflow_home.environment() | {"RMQ_SETTINGS": str(settings)})
     ((file, error),) = output["errors"].items()
     assert file == "dags/rmq_wrong_groups.py", "an import error ends all DAGs of its file"
     assert "group a: listener is missing" in error
     assert "group a: retry_queue_nums: must be a whole number" in error
-    assert output["dags"] == sorted(DAG_IDS)
+    assert output["dags"] == sorted({*DAG_IDS, dag_id_of("%" * 85 + "x")})
+
+
+def test_a_group_whose_dag_airflow_refuses_is_an_import_error_and_the_other_groups_stay(
+    airflow_home: AirflowHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.dag_processing.dagbag import DagBag
+
+    from rmq_store.airflow import dags
+
+    real = dags.windows_of
+
+    def windows_of(group: GroupSettings) -> Any:
+        if group.name == "planned":
+            raise ValueError("no such schedule")
+        return real(group)
+
+    monkeypatch.setattr(dags, "windows_of", windows_of)
+    bag = DagBag(CHECKOUT / "dags" / "rmq_consume.py")
+    assert (bag.import_errors, sorted(bag.dags)) == ({}, sorted({CONSUME, CAPPED}))
+    (error,) = DagBag(CHECKOUT / "dags" / "rmq_wrong_groups.py").import_errors.values()
+    assert "group planned: Airflow refuses its DAG: ValueError: no such schedule" in error
 
 
 def test_settings_that_cannot_be_read_are_one_import_error(airflow_home: AirflowHome, tmp_path: Path) -> None:

@@ -139,6 +139,10 @@ def test_the_tab_of_a_dag_decodes_the_name_of_its_group(answers: dict[str, str],
     search = f"?{urlencode({'dag_id': dag_id_of('capped|%x')})}"
     seen = page(tmp_path, search, answers, "page.js", "plain_page_host.mjs")
     assert all("group=capped%7C%25x" in path for path in seen["reads"])
+    cut = page(tmp_path, f"?{urlencode({'dag_id': dag_id_of('%' * 86)})}", answers, "page.js", "plain_page_host.mjs")
+    assert [path.partition("?")[0] for path in cut["reads"]] == ["api/lists/groups"], (
+        "it has only the beginning of the name"
+    )
 
 
 def test_the_columns_of_the_pages_are_those_of_the_lists() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -357,6 +358,12 @@ def test_an_import_goes_to_the_shard_of_the_brokers_name_unless_another_is_given
 def test_the_name_of_a_groups_dag() -> None:
     assert dag_id_of("orders-eu_1") == "rmq_consume__orders-eu_1"
     assert dag_id_of("a%b|c") == "rmq_consume__a.25b.7cc"
+    fits, longer = "%" * 79, "%" * 85
+    assert dag_id_of(fits) == "rmq_consume__" + ".25" * 79
+    cut = [dag_id_of(longer + end) for end in "xy"]
+    assert [re.fullmatch(r"rmq_consume__(\.25){74,}\.\.[0-9a-f]{10}", one) is not None for one in cut] == [True, True]
+    assert cut[0] != cut[1]
+    assert max(map(len, cut)) <= 250
 
 
 @pytest.mark.parametrize("given", ["true", "false", 1, 0, [], "no"])

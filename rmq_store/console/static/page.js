@@ -10,7 +10,8 @@ const CONSUME = "rmq_consume__";
 
 const state = Object.fromEntries(new URL(document.location.href).searchParams);
 // rmq_consume__<group>, in which ".7c" stands for the character with this number in hex.
-if (state.dag_id?.startsWith(CONSUME)) {
+// An id with ".." has only the beginning of a long name.
+if (state.dag_id?.startsWith(CONSUME) && !state.dag_id.includes("..")) {
   const group = state.dag_id.slice(CONSUME.length);
   state.group ??= group.replace(/\.([0-9a-f]{2})/g, (_, hex) => String.fromCharCode(parseInt(hex, 16)));
   state.list ??= "queues";
