@@ -23,7 +23,7 @@ from rmq_store.admin.redrive_edits import MessageEdits
 from rmq_store.admin.reset import ResetRequest, ResetTo
 from rmq_store.broker_files.limits import MAX_CONFIG_BYTES, MAX_QUEUES
 from rmq_store.commit.ctl import Actor
-from rmq_store.commit.request import client_ids_of
+from rmq_store.commit.request import client_ids_of, refuse_part
 from rmq_store.errors import WrongUse
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.sys_flag import MAX_BODY_BYTES
@@ -102,8 +102,10 @@ class Run:
 
     @property
     def request_id(self) -> str:
-        """``YYYY-MM-DD/<dag_id>/<run_id>``."""
-        return f"{self.run_after.astimezone(UTC).date().isoformat()}/{self.dag_id}/{self.run_id}"
+        """``YYYY-MM-DD/<dag_id>/<run_id>``. Raises WrongUse for a run id that ends as the id of a part (``part_id``)."""
+        request_id = f"{self.run_after.astimezone(UTC).date().isoformat()}/{self.dag_id}/{self.run_id}"
+        refuse_part("the request of the run", request_id)
+        return request_id
 
     @property
     def is_backfill(self) -> bool:

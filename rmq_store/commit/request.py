@@ -64,12 +64,17 @@ def request_id_of(given: str | None, verb: str, host: Host) -> str:
         )
     if matched[1] > today:
         raise WrongUse(f"the request id {given!r} begins with a date in the future; today is {today} in UTC, {example}")
+    refuse_part("the request id", given)
+    return given
+
+
+def refuse_part(what: str, given: str) -> None:
+    """Raise WrongUse for an id that ends as the id of a part (``part_id``): another request would take its commit for that
+    part. ``what``: whose id it is, for the error."""
     if part := _PART.search(given):
         raise WrongUse(
-            f"the request id {given!r} ends with {part[0]}, as the id of a part of another request does: choose one that ends "
-            f"otherwise, {example}"
+            f"{what} {given!r} ends with {part[0]}, as the id of a part of another request does: choose one that ends otherwise"
         )
-    return given
 
 
 def refuse_other_request(request_id: str, committed: Mapping[str, Any], requested: Mapping[str, Any]) -> None:

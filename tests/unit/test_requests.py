@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -353,6 +354,15 @@ def test_an_import_goes_to_the_shard_of_the_brokers_name_unless_another_is_given
         ImportParams.of(asked | {"source": ""})
     with pytest.raises(WrongUse, match=r"invalid engine .*: expected one of spark, local"):
         ImportParams.of(asked | {"engine": "flink"})
+
+
+def test_a_run_id_that_ends_as_the_id_of_a_part_is_refused() -> None:
+    run = Run("d", "w~2", "manual", datetime(2026, 1, 1, tzinfo=UTC))
+    with pytest.raises(
+        WrongUse, match="the request of the run '2026-01-01/d/w~2' ends with ~2, as the id of a part of another request"
+    ):
+        _ = run.request_id
+    assert replace(run, run_id="w~2x").request_id == "2026-01-01/d/w~2x"
 
 
 def test_the_name_of_a_groups_dag() -> None:
