@@ -106,7 +106,7 @@ class Preview(NamedTuple):
         if self.is_approved and self.facts and (different := differences(self.facts, now)):
             raise WrongUse(
                 "what was approved is not what this task would do now: approved was "
-                f"{shortened(different, _LONGEST_DIFFERENCE)}. Nothing was done: trigger a new run. The arguments of both "
+                f"{shortened(different, _LONGEST_DIFFERENCE)}. It does not do this: trigger a new run. The arguments of both "
                 "tasks must be the same, also those from templates"
             )
 

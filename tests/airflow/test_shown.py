@@ -77,7 +77,7 @@ def test_what_was_approved_is_done_or_refused(airflow_home: AirflowHome, now: di
     Preview(facts).check(now)
     Preview({}, "nothing was there", is_approved=True).check(now)
     with (
-        pytest.raises(WrongUse, match=re.escape(f"approved was {differs}. Nothing was done"))
+        pytest.raises(WrongUse, match=re.escape(f"approved was {differs}. It does not do this"))
         if differs
         else nullcontext()
     ):
