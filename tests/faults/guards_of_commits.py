@@ -190,7 +190,8 @@ COMMITS = (
             "who_is_refused_for_lack_of_rights_does_not_wait",
             "who_may_be_in_the_log_or_only_has_to_wait_goes_on",
             "a_log_that_was_replaced_by_an_older_one_leaves_the_outcome_unknown",
-        ),
+        )
+        + cases("tests/faults/test_backup.py", "after_a_restore_in_place_under_a_running_process_the_log_is_refused"),
     ),
     Guard(
         "lake.table.delta_log:_given_up",
