@@ -74,8 +74,8 @@ parsed_dag_id = get_parsing_context().dag_id
 """The DAG whose task this process runs; None when Airflow reads all DAGs."""
 
 deployment = Deployment.from_env()
-groups = deployment.settings().groups
+groups = [group for group in deployment.settings().groups if parsed_dag_id in (None, dag_id_of(group.name))]
 refused = refused_groups(groups)  # rmq_wrong_groups.py reports them
 for settings in groups:
-    if settings.name not in refused and parsed_dag_id in (None, dag_id_of(settings.name)):
+    if settings.name not in refused:
         consume_dag(settings, deployment.listener_warning(settings.listener))
