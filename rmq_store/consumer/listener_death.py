@@ -11,7 +11,7 @@ For example, the listener gets batches of four, and dies at message 6 of eight:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -22,8 +22,9 @@ from rmq_store.consumer.retry import Cause
 from rmq_store.errors import ListenerError
 
 MOST_IN_A_ROW: Final = 10
-"""So many messages after each other, each alone in its call, with no call between them that returned: the listener is broken
-for all of them. The run then ends with an error instead of a retry of every message."""
+"""So many messages after each other in a task, each alone in its call, with no call between them that returned, or so many in
+all tasks of a window of which no call returned: the listener is broken for all of them. The run then ends with an error instead
+of a retry of every message."""
 
 
 class DeathKind(StrEnum):
@@ -62,10 +63,17 @@ class DeathsInARow:
     def __init__(self, listener: str) -> None:
         self._listener = listener
         self._places: list[str] = []
+        self._has_returned = False
+
+    @property
+    def of_task(self) -> int | None:
+        """How many messages ended the process; None: a call returned."""
+        return None if self._has_returned else len(self._places)
 
     def returned(self) -> None:
         """A call has returned: the listener is not broken for every message."""
         self._places.clear()
+        self._has_returned = True
 
     def died(self, place: str, death: Death) -> None:
         """``place``: of the message, which may be tried several times. Raises ListenerError when there are too many."""
@@ -77,6 +85,20 @@ class DeathsInARow:
                 f"returned between them: the last was {place} ({death.text}). Nothing was committed: correct the listener, "
                 "or reset the offset to a message behind them"
             )
+
+
+def refuse_deaths_only(listener: str, deaths: Iterable[int | None]) -> None:
+    """Raise ListenerError for a window in which the listener did nothing but end its process.
+
+    ``deaths``: ``DeathsInARow.of_task`` of each task. A task has few of the messages if a window has many tasks.
+    """
+    counts = list(deaths)
+    total = sum(count or 0 for count in counts)
+    if None not in counts and total >= MOST_IN_A_ROW:
+        raise ListenerError(
+            f"listener {listener} ended its process at each of {total} messages, in {len(counts)} tasks, and no call of it "
+            "returned. Nothing was committed: correct the listener, or reset the offset to a message behind them"
+        )
 
 
 @dataclass(frozen=True, slots=True)

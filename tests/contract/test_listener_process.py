@@ -202,6 +202,13 @@ def test_a_listener_that_dies_at_every_message_ends_the_run(tmp_path: Path) -> N
     many.send([rmq_store.Message("Orders", b"1")] * 20, create_queues=1)
     with pytest.raises(rmq_store.ListenerError, match=r"always ended its process at 10 messages in a row"):
         consumed(many, "always")
+    many.send([rmq_store.Message("Spread", b"1")] * 10, create_queues=5)  # two for each task
+    spread = rmq_store.consumer_group(
+        "spread", "tests.contract.deadly_listeners:always", {"Spread": "*"}, listener_process=True, consumers=5,
+        consume_from_where="CONSUME_FROM_FIRST_OFFSET", engine="local",
+    )  # fmt: skip
+    with pytest.raises(rmq_store.ListenerError, match=r"always ended its process at each of 10 messages, in 5 tasks"):
+        many.consume(spread)
     assert many.query("SELECT * FROM message_rows WHERE group_name IS NOT NULL").num_rows == 0
 
 

@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq_store.consumer.consume_result import EXPIRED_DELAY_LEVEL
-from rmq_store.consumer.listener_death import MOST_IN_A_ROW, Death, DeathKind, DeathsInARow, Ran, cause_of, run_calls
+from rmq_store.consumer.listener_death import (
+    MOST_IN_A_ROW,
+    Death,
+    DeathKind,
+    DeathsInARow,
+    Ran,
+    cause_of,
+    refuse_deaths_only,
+    run_calls,
+)
 from rmq_store.consumer.retry import Cause
 from rmq_store.errors import ListenerError
 
@@ -81,6 +90,21 @@ def test_a_listener_that_dies_at_message_after_message_ends_the_run() -> None:
         ListenerError, match=r"listener shop:Orders ended its process at 10 messages in a row.* offset 99"
     ):
         row.died("offset 99", KILLED)
+
+
+def test_deaths_only_in_all_tasks_of_a_window_end_the_run() -> None:
+    silent, deadly = DeathsInARow("shop:Orders"), DeathsInARow("shop:Orders")
+    assert silent.of_task == 0
+    deadly.died("offset 1", KILLED)
+    deadly.died("offset 1", KILLED)
+    assert deadly.of_task == 1
+    refuse_deaths_only("shop:Orders", [1] * (MOST_IN_A_ROW - 1) + [0])
+    with pytest.raises(ListenerError, match="shop:Orders ended its process at each of 10 messages, in 11 tasks"):
+        refuse_deaths_only("shop:Orders", [1] * MOST_IN_A_ROW + [0])
+    deadly.returned()
+    deadly.died("offset 2", KILLED)
+    assert deadly.of_task is None
+    refuse_deaths_only("shop:Orders", [*[1] * MOST_IN_A_ROW, None])
 
 
 def test_a_dead_letter_says_what_its_last_attempt_did() -> None:

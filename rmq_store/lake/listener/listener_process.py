@@ -164,6 +164,11 @@ class InItsProcess:
         return self._in_order
 
     @property
+    def deaths_of_task(self) -> int | None:
+        """See ``TaskListener``."""
+        return self.deaths.of_task
+
+    @property
     def is_ahead(self) -> bool:
         """See ``TaskListener``."""
         return self._in_order is not None and self._in_order.is_ahead

@@ -44,6 +44,11 @@ class TaskListener(Protocol):
         """See ``Listener``."""
         ...
 
+    @property
+    def deaths_of_task(self) -> int | None:
+        """How many messages ended its process in this task; None: a call returned, or it has no process of its own."""
+        ...
+
     def ask(self, rows: RowsToConsume) -> tuple[Rows, Sequence[Answer]]:
         """Call it for all rows: the numbers of those that failed, ascending, and their answers. Raises ListenerError."""
         ...
@@ -125,6 +130,7 @@ class InThisProcess:
         self.name, self.kind, self.columns = listener.name, listener.kind, listener.columns
         self.version = listener.version
         self.is_ahead = False
+        self.deaths_of_task: int | None = None
         self._redact = redaction_hook()
 
     def ask(self, rows: RowsToConsume) -> tuple[Rows, Sequence[Answer]]:

@@ -128,3 +128,5 @@ class TaskResult:
     """How long the task took once the listener was loaded, ms of wall time."""
     listener_version: str = ""
     """See ``Listener``."""
+    deaths: int | None = None
+    """``TaskListener.deaths_of_task``."""

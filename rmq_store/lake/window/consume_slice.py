@@ -107,6 +107,7 @@ def _run_task(job: ConsumeJob, task: ConsumeTask, attempt: str, listener: TaskLi
         failed=_not_acked(failures, dropped) if job.group.absorb_duplicates else (),
         took_ms=monotonic_ms() - began_ms,
         listener_version=listener.version,
+        deaths=listener.deaths_of_task,
     )
 
 

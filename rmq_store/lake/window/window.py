@@ -16,6 +16,7 @@ import pyarrow as pa
 from rmq_store.commit.claim import Taken
 from rmq_store.commit.ctl import Action, Proposal
 from rmq_store.commit.positions import Outcome, QueueRange, Tally
+from rmq_store.consumer.listener_death import refuse_deaths_only
 from rmq_store.consumer.pull import Slice, cover
 from rmq_store.lake.commit.claim import claimed
 from rmq_store.lake.commit.commit import commit, reached
@@ -194,8 +195,13 @@ def slices_of(shard: Shard, plan: Plan) -> tuple[dict[MessageQueue, list[Slice]]
 
 
 def run_work(shard: Shard, work: Work) -> Proposal:
-    """Run the tasks and stage the rows of their outcomes: the commit of the window. Raises the errors of its tasks."""
-    return _proposal(shard, work, _run(shard, work))
+    """Run the tasks and stage the rows of their outcomes: the commit of the window.
+
+    Raises the errors of its tasks, and ListenerError if the listener has only ended its process in all of them.
+    """
+    absorbed = _run(shard, work)
+    refuse_deaths_only(work.job.group.listener, (result.deaths for result in absorbed.results))
+    return _proposal(shard, work, absorbed)
 
 
 def _run(shard: Shard, work: Work) -> Absorbed:
