@@ -166,7 +166,7 @@ def assert_readers_agree(shard: Shard, *, all_entries: bool = True) -> None:
 def assert_a_kept_view_agrees(kept: LakeTable) -> None:
     """A view that followed the entries is that of a process that opens the log now."""
     kept.refresh()
-    fresh = LakeTable.open(kept.root, kept.path, kept.schema, kept.partition_by)
+    fresh = LakeTable.open(kept.root, kept.path, kept.schema, kept.partition_by, kept.stats)
     assert kept.version == fresh.version
     assert files_of(kept) == files_of(fresh)
     assert kept.positions == fresh.positions

@@ -117,7 +117,7 @@ class Log:
         return self.folder / "_last_checkpoint"
 
     def opened(self) -> DeltaLog:
-        log = DeltaLog(self.root, "t", SCHEMA, ["store_day"])
+        log = DeltaLog(self.root, "t", SCHEMA, ["store_day"], ["n", "name"])
         log.open()
         return log
 
@@ -195,8 +195,6 @@ DAMAGED: dict[str, bytes] = {
     "a txn of a number": b'{"txn":{"appId":3,"version":1}}',
     "a txn of null": b'{"txn":{"appId":null,"version":1}}',
     "commit ids of a number": json.dumps(info(commit_ids=3)).encode(),
-    "statistics columns of a number": json.dumps(metadata(configuration={STATS_COLUMNS: 3})).encode(),  # type: ignore[dict-item]
-    "statistics columns of null": json.dumps(metadata(configuration={STATS_COLUMNS: None})).encode(),  # type: ignore[dict-item]
     "partition columns of an object": json.dumps(
         {"metaData": metadata()["metaData"] | {"partitionColumns": {}}}
     ).encode(),
@@ -251,6 +249,41 @@ def test_an_entry_with_a_value_of_the_wrong_type_is_named(log: Log, how: str) ->
     log.entries([WRONG_VALUES[how]], [add("y", 3)])
     with pytest.raises(BadData, match=rf"{log.entry(1)} is damaged.*backup"):
         names(log)
+
+
+FIRST_ENTRIES: dict[str, tuple[Sequence[Action], str]] = {
+    "no metaData action": ([info(), protocol_action(), add("x")], "no metaData action comes before the first files"),
+    "other partition columns": ([info(), protocol_action(), metadata(partition_by=())], "it is of another table"),
+    "other columns": ([info(), protocol_action(), metadata([("m", "long")])], "it is of another table"),
+}
+
+
+@pytest.mark.parametrize("how", FIRST_ENTRIES)
+def test_a_first_entry_that_does_not_describe_the_table_is_damage(tmp_path: Path, how: str) -> None:
+    actions, words = FIRST_ENTRIES[how]
+    log = Log(tmp_path).entries(actions, [metadata(), add("y")])
+    with pytest.raises(LogDamaged, match=rf"{log.folder}.*{words}"):
+        log.opened()
+
+
+@pytest.mark.parametrize("value", [None, 3, "", "name"])
+def test_statistics_are_read_whatever_columns_the_metadata_names(log: Log, value: Any) -> None:
+    before = state(log.view)["files"]
+    log.entries([metadata(configuration={STATS_COLUMNS: value})])
+    assert state(log.view)["files"] == before
+    log.entry(0).write_text(
+        "".join(
+            json.dumps(action) + "\n"
+            for action in [
+                info(),
+                protocol_action(),
+                metadata(configuration={STATS_COLUMNS: value}),
+                add("one.parquet", 1),
+                add("two.parquet", 2),
+            ]
+        )
+    )
+    assert state(log.view)["files"] == before
 
 
 @pytest.mark.parametrize("missing", [0, 1, 2])
@@ -447,7 +480,7 @@ def test_entries_of_delta_rs_are_read(tmp_path: Path) -> None:
                 app_transactions=[Transaction("a", n, last_updated=n + 1)],
             ),
         )
-    log = DeltaLog(Root.parse(str(tmp_path)), "t", SCHEMA, ["store_day"])
+    log = DeltaLog(Root.parse(str(tmp_path)), "t", SCHEMA, ["store_day"], ["n", "name"])
     log.open()
     assert [log.view.commit_ids[version] for version in range(3)] == [("id0",), ("id1",), ("id2",)]
     assert (log.view.positions.get("a"), log.view.positions.updated_ms("a")) == (2, 3)

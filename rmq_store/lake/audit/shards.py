@@ -121,7 +121,7 @@ def _settings(shard: Shard, name: str, table: LakeTable, changed: Sequence[str])
     wrong += sorted(key for key in configuration if key.lower().startswith(_DELTA) and key not in _PROPERTIES)
     if metadata.get("partitionColumns") != table.partition_by:
         wrong.append("its partition columns")
-    if not {*_STATS[name]} <= {*configuration.get(STATS_COLUMNS, "").split(",")}:
+    if not {*_STATS[name]} <= {*str(configuration.get(STATS_COLUMNS)).split(",")}:
         wrong.append(STATS_COLUMNS)
     wrong += [f"column {column}" for column in _columns(table.schema, metadata)]
     if wrong:

@@ -282,7 +282,6 @@ def check_readable(protocol: Mapping[str, Any] | None, metadata: Mapping[str, An
         raise _foreign(f"reader version {protocol['minReaderVersion']}", where)
     if metadata is not None:
         layout(metadata)
-        stats_columns(metadata)
         if (metadata.get("configuration") or {}).get(_COLUMN_MAPPING, "none") != "none":
             raise _foreign("column mapping", where)
 
@@ -294,12 +293,6 @@ def layout(metadata: Mapping[str, Any]) -> tuple[set[tuple[str, str]], list[str]
     if not isinstance(partition_by, list):
         raise ValueError(f"partitionColumns {partition_by!r} is not a list")
     return {(column["name"], str(column["type"])) for column in columns}, [_text(name) for name in partition_by]
-
-
-def stats_columns(metadata: Mapping[str, Any]) -> list[str]:
-    """The names of the columns with statistics. Raises ValueError when the metadata does not name them in a text."""
-    names = _text((metadata.get("configuration") or {}).get(STATS_COLUMNS, ""))
-    return [name for name in names.split(",") if name]
 
 
 def _named(where: str, actions: Sequence[Mapping[str, Any]]) -> str:

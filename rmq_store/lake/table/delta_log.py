@@ -30,7 +30,6 @@ from rmq_store.lake.table.delta_entry import (
     deleted_rows,
     end_of,
     entry_name,
-    layout,
     parse_entry,
 )
 from rmq_store.lake.table.log_view import LogView
@@ -91,10 +90,12 @@ class Content:
 class DeltaLog:
     """``_delta_log`` of the table at ``<root>/<path>``. ``view`` is what has been read of it."""
 
-    def __init__(self, root: Root, path: str, schema: pa.Schema, partition_by: Sequence[str]) -> None:
+    def __init__(
+        self, root: Root, path: str, schema: pa.Schema, partition_by: Sequence[str], stats: Sequence[str]
+    ) -> None:
         self._root = root
         self._folder = f"{path}/{LOG_FOLDER}"
-        self._schema, self._partition_by = schema, list(partition_by)
+        self._schema, self._partition_by, self._stats = schema, tuple(partition_by), tuple(stats)
         self.view = self._empty_view(0)
 
     # --- reading ---
@@ -289,7 +290,7 @@ class DeltaLog:
         )
 
     def _empty_view(self, at_ms: int) -> LogView:
-        return LogView(self._schema, self._root.uri_of(self._folder), known_ms=at_ms)
+        return LogView(self._schema, self._partition_by, self._stats, self._root.uri_of(self._folder), known_ms=at_ms)
 
     def _from_checkpoint(self, name: str, content: bytes, version: int, at_ms: int) -> LogView:
         """The state of a checkpoint. Raises LogDamaged when it is damaged, StoreUnusable when it cannot be read here."""
@@ -310,13 +311,9 @@ class DeltaLog:
         view = self._empty_view(at_ms)
         view.version = view.checkpoint = view.known_checkpoint = version
         metadata = _plain_metadata(_only(actions, "metaData"))
-        types, partition_by = layout(metadata)
-        columns, ours = {name for name, _ in types}, set(self._schema.names)
-        if partition_by != self._partition_by or (columns - ours and ours - columns):
-            raise ValueError("it is of another table")
         protocol = _only(actions, "protocol")
         check_readable(protocol, metadata, where)
-        view.describe(metadata)
+        view.describe(metadata, where)
         view.protocol = protocol
         txns = actions.column("txn").drop_null().combine_chunks()
         view.positions = stored_positions(

@@ -62,14 +62,18 @@ CONFIGURATION = {
 
 
 class LakeTable:
-    """A Delta table at ``<root>/<path>``; ``schema`` includes the partition columns."""
+    """A Delta table at ``<root>/<path>``; ``schema`` includes the partition columns, ``stats`` are those of its columns that
+    have statistics."""
 
-    def __init__(self, root: Root, path: str, schema: pa.Schema, partition_by: Sequence[str]) -> None:
+    def __init__(
+        self, root: Root, path: str, schema: pa.Schema, partition_by: Sequence[str], stats: Sequence[str]
+    ) -> None:
         self.root = root
         self.path = path
         self.schema = schema
         self.partition_by = list(partition_by)
-        self.log = DeltaLog(root, path, schema, self.partition_by)
+        self.stats = list(stats)
+        self.log = DeltaLog(root, path, schema, self.partition_by, self.stats)
         self._cache = FileCache(_CACHED_BYTES, _LONGEST_CACHED)
 
     @property
@@ -78,9 +82,9 @@ class LakeTable:
         return str((self.log.view.metadata or {}).get("id") or "")
 
     @classmethod
-    def open(cls, root: Root, path: str, schema: pa.Schema, partition_by: Sequence[str]) -> Self:
+    def open(cls, root: Root, path: str, schema: pa.Schema, partition_by: Sequence[str], stats: Sequence[str]) -> Self:
         """Raises StoreUnusable when there is no such table or the store does not answer, LogDamaged when its log is damaged."""
-        table = cls(root, path, schema, partition_by)
+        table = cls(root, path, schema, partition_by, stats)
         try:
             table.log.open()
         except NoTable as error:
@@ -92,7 +96,7 @@ class LakeTable:
         cls, root: Root, path: str, schema: pa.Schema, partition_by: Sequence[str], stats: Sequence[str]
     ) -> Self:
         """Create the table unless it is there, then open it. Racing creators end with one table."""
-        table = cls(root, path, schema, partition_by)
+        table = cls(root, path, schema, partition_by, stats)
         try:
             table.log.open()
             return table
@@ -100,7 +104,7 @@ class LakeTable:
             first = [protocol_action(), metadata_action(schema, partition_by, stats)]
             content = entry_bytes(operation="CREATE TABLE", now_ms=epoch_ms(), first=first)
             root.create_exclusively(f"{path}/{LOG_FOLDER}/{entry_name(0)}", content)
-        return cls.open(root, path, schema, partition_by)
+        return cls.open(root, path, schema, partition_by, stats)
 
     @classmethod
     def _missing(cls, uri: str) -> RmqError:

@@ -25,9 +25,9 @@ class DerivedTable(LakeTable):
     """As LakeTable. Where that raises because files or the log are gone or damaged, this raises DerivedTableDamaged."""
 
     @classmethod
-    def open(cls, root: Root, path: str, schema: pa.Schema, partition_by: Sequence[str]) -> Self:
+    def open(cls, root: Root, path: str, schema: pa.Schema, partition_by: Sequence[str], stats: Sequence[str]) -> Self:
         with _damage_of_the_log():
-            return super().open(root, path, schema, partition_by)
+            return super().open(root, path, schema, partition_by, stats)
 
     @classmethod
     def create(
@@ -65,7 +65,7 @@ class DerivedTable(LakeTable):
             checkpoint, hint = checkpoint_of({entry_name(0): content})  # only the hint has the number of the entry
             root.create_exclusively(f"{folder}/{version:020d}.checkpoint.parquet", checkpoint)
             root.replace(f"{folder}/{LAST_CHECKPOINT}", json.dumps({**hint, "version": version}).encode())
-        return cls.open(root, path, schema, partition_by)
+        return cls.open(root, path, schema, partition_by, stats)
 
     @classmethod
     def _missing(cls, uri: str) -> RmqError:

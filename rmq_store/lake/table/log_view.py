@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from rmq_store.commit.positions import Positions
 from rmq_store.errors import LogDamaged, OtherFormat
-from rmq_store.lake.table.delta_entry import Entry, entry_name, layout, stats_columns
+from rmq_store.lake.table.delta_entry import Entry, entry_name, layout
 from rmq_store.lake.table.live_files import LiveFiles
 
 
@@ -20,6 +20,9 @@ class LogView:
 
     schema: pa.Schema
     """Of the table."""
+    partition_by: Sequence[str]
+    stats: Sequence[str]
+    """The columns with statistics, whatever the log names: a file may have none (``LiveFiles``)."""
     folder: str = ""
     """The address of the log, for errors."""
     version: int = -1
@@ -42,7 +45,7 @@ class LogView:
     @property
     def files(self) -> LiveFiles:
         if self._files is None:
-            raise ValueError("the log has no metaData action")
+            raise LogDamaged(f"{self.folder}: no metaData action comes before the first files")
         return self._files
 
     def apply(self, entry: Entry) -> None:
@@ -50,7 +53,7 @@ class LogView:
         if entry.version != self.version + 1:
             raise ValueError(f"entry {entry.version} does not follow version {self.version}")
         if entry.metadata is not None:
-            self.describe(entry.metadata)
+            self.describe(entry.metadata, f"{self.folder}/{entry_name(entry.version)}")
         if entry.commit_ids and any(file.path in self.files for file in entry.added):
             raise LogDamaged(
                 f"{self.folder}/{entry_name(entry.version)} has the files of an earlier entry again: it is a copy of it with "
@@ -63,17 +66,22 @@ class LogView:
         self.version = entry.version
         self.end = entry.end
 
-    def describe(self, metadata: Mapping[str, Any]) -> None:
-        """Take a ``metaData`` action. Raises OtherFormat when another tool has changed how the table is laid out."""
+    def describe(self, metadata: Mapping[str, Any], where: str) -> None:
+        """Take a ``metaData`` action. ``where``: the address of its file.
+
+        Raises LogDamaged for that of another table, OtherFormat when another tool has changed how the table is laid out.
+        """
+        types, partition_by = layout(metadata)
         if self.metadata is None:
-            _, partition_by = layout(metadata)
-            self._files = LiveFiles(self.schema, partition_by, stats_columns(metadata), self.folder)
+            columns, known = {name for name, _ in types}, set(self.schema.names)
+            if partition_by != [*self.partition_by] or (columns - known and known - columns):
+                raise LogDamaged(f"{where} is damaged (it is of another table)")
+            self._files = LiveFiles(self.schema, self.partition_by, self.stats, self.folder)
         else:
-            columns, partitions = layout(self.metadata)
-            new_columns, new_partitions = layout(metadata)
-            if new_partitions != partitions or not columns <= new_columns:  # a further column does no harm
+            old_types, _ = layout(self.metadata)
+            if partition_by != [*self.partition_by] or not old_types <= types:  # a further column does no harm
                 raise OtherFormat(
-                    f"{self.folder}/{entry_name(self.version + 1)} changes the columns or the partitions of the table, which "
-                    "rmq never does: restore the table from a backup"
+                    f"{where} changes the columns or the partitions of the table, which rmq never does: restore the table "
+                    "from a backup"
                 )
         self.metadata = metadata

@@ -49,7 +49,9 @@ class Shard:
     @cached_property
     def commitlog(self) -> LakeTable:
         try:
-            return LakeTable.open(self.root, f"{self.name}/commitlog", tables.COMMITLOG, tables.PARTITION_BY)
+            return LakeTable.open(
+                self.root, f"{self.name}/commitlog", tables.COMMITLOG, tables.PARTITION_BY, tables.COMMITLOG_STATS
+            )
         except NoTable as error:
             if (other := self._named_by_entry()) == self.name:
                 raise
@@ -66,15 +68,17 @@ class Shard:
 
     @cached_property
     def consumequeue(self) -> LakeTable:
-        return DerivedTable.open(self.root, f"{self.name}/consumequeue", tables.CONSUMEQUEUE, ["store_day"])
+        return DerivedTable.open(
+            self.root, f"{self.name}/consumequeue", tables.CONSUMEQUEUE, ["store_day"], tables.CONSUMEQUEUE_STATS
+        )
 
     @cached_property
     def offsets(self) -> LakeTable:
-        return DerivedTable.open(self.root, f"{self.name}/offsets", tables.OFFSETS, ["store_day"])
+        return DerivedTable.open(self.root, f"{self.name}/offsets", tables.OFFSETS, ["store_day"], tables.OFFSETS_STATS)
 
     @cached_property
     def commits(self) -> LakeTable:
-        return DerivedTable.open(self.root, f"{self.name}/commits", tables.COMMITS, ["store_day"])
+        return DerivedTable.open(self.root, f"{self.name}/commits", tables.COMMITS, ["store_day"], tables.COMMITS_STATS)
 
     @classmethod
     def create(cls, root: Root, name: str) -> Shard:
