@@ -260,16 +260,41 @@ def test_a_handle_that_slept_through_a_clean_up_goes_on(lake: Lake, clock: Clock
     assert lake.audit() == []
 
 
+@pytest.mark.parametrize("filled", [False, True], ids=["", "filled again"])
 @pytest.mark.parametrize("refreshes", [False, True])
-def test_a_freed_name_is_not_taken_for_the_end_of_the_log_by_any_clock(lake: Lake, refreshes: bool) -> None:
-    """As where a host whose clock is ahead has cleaned up behind a checkpoint of seconds: the kept view looks young."""
+def test_a_freed_name_is_not_taken_for_the_end_of_the_log_by_any_clock(
+    lake: Lake, *, refreshes: bool, filled: bool
+) -> None:
+    """As where a host whose clock is ahead has cleaned up behind a checkpoint of seconds: the kept view looks young.
+    ``filled``: the name before the freed one holds the entry of a writer who took it for the end."""
+    older = lake.shard
+    assert older.commitlog.version >= 0
+    other_commits(lake, 1)
     kept = lake.shard
+    assert kept.commitlog.version == older.commitlog.version + 1
     other_commits(lake, 3)
     clean_log(lake.shard.commitlog)
+    if filled:
+        with pytest.raises(StaleAttempt):
+            older.commitlog.put([], {"x": 1}, host=lake.host)
+        assert kept.commitlog.log.has_entry(kept.commitlog.version)
     if refreshes:
         kept.commitlog.refresh()
         assert kept.positions() == lake.shard.positions()
     else:
         with pytest.raises(StaleAttempt):
             kept.commitlog.put([], {"x": 1}, host=lake.host)
-        assert lake.shard.positions().get("x") is None
+    assert lake.shard.positions().get("x") is None
+
+
+def test_a_checkpoint_that_is_written_late_does_not_hide_a_clean_up(lake: Lake) -> None:
+    """By a process that slept while the log behind its checkpoint went, with the entry of the checkpoint."""
+    table = lake.shard.commitlog
+    write_checkpoint(table)
+    kept = lake.shard
+    assert kept.commitlog.log.view.checkpoint == kept.commitlog.version
+    other_commits(lake, 3)
+    clean_log(lake.shard.commitlog)
+    with pytest.raises(StaleAttempt):
+        kept.commitlog.put([], {"x": 1}, host=lake.host)
+    assert kept.commitlog.log.view.version == table.version + 3

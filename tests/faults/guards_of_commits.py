@@ -212,6 +212,16 @@ COMMITS = (
         (("if not is_young(self.view.known_ms, at_ms)", "if False"),),
         deep=True,
     ),
+    Guard(
+        "lake.table.delta_log:DeltaLog._is_freed",
+        cases(CHECKPOINT, "a_freed_name_is_not_taken_for_the_end_of_the_log_by_any_clock"),
+        ((" and not self._is_there(file)", " and self._end_of(file.name) is None"),),
+    ),
+    Guard(
+        "lake.table.delta_log:DeltaLog._own_entry",
+        cases(CHECKPOINT, "a_checkpoint_that_is_written_late_does_not_hide_a_clean_up"),
+        (("return None if end is None else LogFile(name, end)", "return None"),),
+    ),
     # --- the commit of the lake ---
     Guard(
         "lake.commit.commit:commit_together",

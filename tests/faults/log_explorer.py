@@ -17,7 +17,10 @@ hint, a clean-up of one name at a time, and time in steps, of which ``view_trust
 What has no effect that another can see happens with the step before it: plan and decide with the read that found the end, and
 an answer that only says "open again" with that opening.
 
-Not in it: clocks of hosts, vacuum, LISTs in several pages, data files, liveness. ``GUARDS`` names what can be left out.
+In a ``folder`` time says nothing: the entries behind any checkpoint may go at any moment. There each answer is followed by a
+look at the entry before the name, which is a step of its own.
+
+Not in it: vacuum, LISTs in several pages, data files, liveness. ``GUARDS`` names what can be left out.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ import gc
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tests.faults.log_states import GUARDS, INVARIANTS, Answer, Reader, Scenario, State, Violation
+from tests.faults.log_states import GUARDS, INVARIANTS, Reader, Scenario, State, Violation
 from tests.faults.log_store import Store
 from tests.faults.log_writers import Writers
 
@@ -128,21 +131,25 @@ class _Model:
             return
         last = first + self.scenario.at_once - 1
         names = range(first, (min(last, reader.listed) if listing else last) + 1)
+        if len(reader.answers) == len(names):
+            yield "looks at those before", self._applied(state, reader)
+            return
         for name in {*names} - {answer.name for answer in reader.answers}:
-            entry = self.store.content(state, name)
-            answer = Answer(name, -1 if entry is None else entry, len(state.log))
-            answers = tuple(sorted((*reader.answers, answer)))
+            answers = tuple(sorted((*reader.answers, self.store.answer(state, name))))
             after = reader._replace(answers=answers)
-            yield f"reads {name}", self._applied(state, after) if len(answers) == len(names) else after
+            is_last = len(answers) == len(names) and not self.scenario.folder
+            yield f"reads {name}", self._applied(state, after) if is_last else after
 
     def _opened(self, state: State, reader: Reader) -> Reader:
         view, listed = self.store.opened(state, reader.view)
-        return Reader(view, 0, listed if listed > len(view) else 0)
+        return Reader(view, 0, listed if listed > len(view) else 0, len(view))
 
     def _applied(self, state: State, reader: Reader) -> Reader:
         """The answers in the order of their names, up to the first absent one."""
         view, age = reader.view, reader.age
         for answer in reader.answers:
+            if self.store.is_freed(state, view[: reader.base] if reader.listed else view):
+                return self._opened(state, reader)
             if answer.entry >= 0:
                 self.store.applied(state, view, len(view) + 1, answer.entry)
                 view = (*view, answer.entry)
@@ -154,4 +161,4 @@ class _Model:
                 self.store.violated("R2", f"{answer.name} was absent, but the log ended at {answer.end}")
             if self.store.has("behind an absent name"):
                 break
-        return Reader(view, age, reader.listed if reader.listed > len(view) else 0)
+        return Reader(view, age, reader.listed if reader.listed > len(view) else 0, reader.base)

@@ -59,6 +59,9 @@ GUARDS = {
     "behind an absent name": "what a parallel read brings from behind an absent name is dropped",
     "time of the answer": "the end of a view is as old as the answer that was absent",
     "time, not hint": "the time says whether a view is young, not the hint",
+    # in a folder, whose hosts have clocks of their own
+    "look before": "after a name was created or read, the entry before it is looked at",
+    "look compared": "and it is the one that was read, not another one in a freed name",
     # opening and clean-up
     "list": "an opening lists the checkpoints and the entries",
     "checkpoint before names": "what a checkpoint covers is never read by its name",
@@ -69,16 +72,29 @@ GUARDS = {
 }
 
 
+class Answer(NamedTuple):
+    """To a read of ``name``: what it held, -1: absent; the end of the log at that moment, and the time since. To a PUT:
+    ``name`` is 0, its name was created."""
+
+    name: int
+    entry: int
+    end: int
+    age: int = 0
+
+
 class Writer(NamedTuple):
     """One process. ``view``, ``age``: the entries it has read, and the steps of time since it knew their end. ``listed``: the
-    end according to the LIST while it reads up to there, else 0. ``append``: the entry on its way, at time 0. ``reported``:
-    commit ids whose failure it has reported."""
+    end according to the LIST while it reads up to there, else 0, and ``base`` the checkpoint from which it reads. ``append``:
+    the entry on its way, at time 0. ``reported``: commit ids whose failure it has reported. ``answer``: in a folder, the last
+    one, before the entry before the name is looked at."""
 
     name: str
     at: str = "start"
     view: View = ()
     age: int = 0
     listed: int = 0
+    base: int = 0
+    answer: Answer | None = None
     job: int = 0
     part: int = 1
     claims: int = 0
@@ -89,21 +105,13 @@ class Writer(NamedTuple):
     reported: tuple[str, ...] = ()
 
 
-class Answer(NamedTuple):
-    """To a read of ``name``: what it held, -1: absent; the end of the log at that moment, and the time since."""
-
-    name: int
-    entry: int
-    end: int
-    age: int = 0
-
-
 class Reader(NamedTuple):
-    """``answers``: those of several reads at once, until all have come."""
+    """``answers``: those of several reads at once, until all have come. ``base``: as of a writer."""
 
     view: View = ()
     age: int = 0
     listed: int = 0
+    base: int = 0
     answers: tuple[Answer, ...] = ()
 
 
@@ -147,7 +155,8 @@ class Scenario:
     """Who takes part. ``jobs``: by writer the entries that it makes in turn, each with the works in it. ``losses``: PUTs that
     are lost or whose reply is; ``late``: PUTs that arrive later. ``others``: by actor its actions in turn. ``at_once``: how
     many names a reader asks for at a time. ``maintainers``: how many checkpoints each writes; ``slow``: its steps are apart.
-    ``damages``: how many of them may be incomplete. ``hint``: where it points at first, -1: nowhere."""
+    ``damages``: how many of them may be incomplete. ``hint``: where it points at first, -1: nowhere. ``folder``: clocks say
+    nothing, an entry may go behind each checkpoint, and a PUT is never late, as its call returns when the name is there."""
 
     jobs: Mapping[str, tuple[tuple[Work, ...], ...]] = field(default_factory=dict)
     losses: int = 0
@@ -168,6 +177,7 @@ class Scenario:
     known: bool = False
     view_trust: int = 1
     checkpoint_trust: int = 2
+    folder: bool = False
 
     def first(self) -> State:
         return State(

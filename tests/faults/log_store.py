@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from rmq_store.commit.positions import ABSENT
 from tests.faults.log_decisions import MAX, Values, Work
 from tests.faults.log_entries import Commit, Contents, View
-from tests.faults.log_states import Checkpoint, Maintainer, Reader, Scenario, State, Violation
+from tests.faults.log_states import Answer, Checkpoint, Maintainer, Reader, Scenario, State, Violation
 
 
 class Store:
@@ -58,19 +58,30 @@ class Store:
     def is_old(self, age: int) -> bool:
         return age >= self.scenario.view_trust
 
-    def walked(self, state: State, view: View) -> View | None:
-        """The view with the next entry, None at the end."""
-        name = len(view) + 1
+    def answer(self, state: State, name: int) -> Answer:
         entry = self.content(state, name)
-        if entry is None:
-            if len(view) != len(state.log):
-                self.violated("R2", f"{name} is absent, but the log ends at {len(state.log)}")
+        return Answer(name, -1 if entry is None else entry, len(state.log))
+
+    def walked(self, state: State, view: View, answer: Answer) -> View | None:
+        """The view with the next entry, None at the end."""
+        if answer.entry < 0:
+            if len(view) != answer.end:
+                self.violated("R2", f"{answer.name} was absent, but the log ended at {answer.end}")
             return None
-        self.applied(state, view, name, entry)
-        return (*view, entry)
+        self.applied(state, view, answer.name, answer.entry)
+        return (*view, answer.entry)
+
+    def is_freed(self, state: State, view: View) -> bool:
+        """Whether the entry before the next name is not the one that was read: the oldest go first."""
+        if not self.scenario.folder or not self.has("look before"):
+            return False
+        if not view:  # the table's first entry, which goes before all that are searched
+            return state.deleted > 0
+        entry = self.content(state, len(view))
+        return entry is None or (entry != view[-1] and self.has("look compared"))
 
     def applied(self, state: State, view: View, name: int, entry: int) -> None:
-        if state.log[name - 1 : name] != (entry,):
+        if state.log[:name] != (*view, entry):
             self.violated("R1", f"{self.named(entry)} is read as {name} and is not in the log there")
         if any(self.contents.holds(view, commit.id) for commit in self.contents.commits(entry)):
             self.violated("D", f"{self.named(entry)} is read twice in a view")
@@ -101,7 +112,8 @@ class Store:
         if not state.maintainers:
             return
         counting = [one for one in state.checkpoints if one.complete or not self.has("checkpoint read back")]
-        aged = [one.version for one in counting if one.age >= self.scenario.checkpoint_trust]
+        trust = 0 if self.scenario.folder else self.scenario.checkpoint_trust
+        aged = [one.version for one in counting if one.age >= trust]
         behind = max(aged, default=0)
         if not self.has("checkpoint age"):
             behind = max(one.version for one in counting)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from rmq_store.commit.append import VIEW_TRUST_MS, Append, NameState, PutAnswer, Request, Verdict
 from tests.faults.log_decisions import Member, Work
 from tests.faults.log_entries import Entry
-from tests.faults.log_states import State, Writer
+from tests.faults.log_states import Answer, State, Writer
 from tests.faults.log_store import Store
 
 Steps = Iterator[tuple[str, State, Writer]]
@@ -21,7 +21,9 @@ class Writers:
 
     def steps(self, state: State, writer: Writer) -> Steps:
         append = writer.append
-        if writer.at == "start":
+        if writer.answer is not None:
+            yield from self._look(state, writer, writer.answer)
+        elif writer.at == "start":
             if self.scenario.opens:
                 yield from self._open(state, writer, "opens")
             yield from self._walk(state, writer)
@@ -43,7 +45,7 @@ class Writers:
 
     def _open(self, state: State, writer: Writer, what: str) -> Steps:
         view, listed = self.store.opened(state, writer.view)
-        opened = writer._replace(at="walk", view=view, age=0, listed=max(listed, 0))
+        opened = writer._replace(at="walk", view=view, age=0, listed=max(listed, 0), base=len(view), answer=None)
         if listed == len(view):
             yield from self._at_end(state, opened, what)
         else:
@@ -59,13 +61,42 @@ class Writers:
         if listing and self.store.content(state, name) is None:
             yield from self._open(state, writer, f"{name} is gone, opens again")
             return
-        view = self.store.walked(state, writer.view)
-        if view is None:
-            yield from self._at_end(state, writer._replace(at="walk", age=0), f"{name} is absent")
-        elif len(view) == writer.listed:
-            yield from self._at_end(state, writer._replace(view=view), f"reads {name}")
+        answer = self.store.answer(state, name)
+        if self.scenario.folder and listing and name < writer.listed:  # the look at the end is for all of them
+            yield f"reads {name}", state, writer._replace(at="walk", view=(*writer.view, answer.entry))
+        elif self.scenario.folder:
+            yield f"reads {name}", state, writer._replace(at="walk", answer=answer)
         else:
-            yield f"reads {name}", state, writer._replace(at="walk", view=view)
+            yield from self._walked(state, writer, answer)
+
+    def _walked(self, state: State, writer: Writer, answer: Answer) -> Steps:
+        view = self.store.walked(state, writer.view, answer)
+        if view is None:
+            yield from self._at_end(state, writer._replace(at="walk", age=0), f"{answer.name} is absent")
+        elif len(view) == writer.listed:
+            yield from self._at_end(state, writer._replace(view=view), f"reads {answer.name}")
+        else:
+            yield f"reads {answer.name}", state, writer._replace(at="walk", view=view)
+
+    def _look(self, state: State, writer: Writer, answer: Answer) -> Steps:
+        """Behind an answer, at the entry before its name."""
+        view = writer.view[: writer.base] if writer.listed else writer.view
+        freed, writer = self.store.is_freed(state, view), writer._replace(answer=None)
+        append = writer.append
+        if append is None or writer.at == "walk":
+            if freed:
+                yield from self._open(state, writer, f"{len(view)} is gone, opens again")
+            else:
+                yield from self._walked(state, writer, answer)
+        elif not answer.name:
+            after = self._put_answered(state, writer, append, PutAnswer.CREATED, freed=freed)
+            yield f"looks at {len(writer.view)}", state, after
+        elif freed:
+            again = append.read_answered(NameState.ABSENT, 0, freed=True)
+            assert isinstance(again, Append), "nothing is settled under a freed name"
+            yield from self._open(state, writer._replace(append=again), f"{len(writer.view)} is gone, opens again")
+        else:
+            yield from self._settled(state, writer, append, answer)
 
     def _at_end(self, state: State, writer: Writer, what: str) -> Steps:
         writer = writer._replace(listed=0)
@@ -157,7 +188,11 @@ class Writers:
             reached, answer = state, PutAnswer.TAKEN
         else:
             reached, answer = self.store.created(state, name, entry), PutAnswer.CREATED
-        yield f"{what}: {answer}", reached, self._put_answered(reached, writer, append, answer)
+        if self.scenario.folder and answer is PutAnswer.CREATED:
+            after = writer._replace(answer=Answer(0, entry, len(reached.log)))
+        else:
+            after = self._put_answered(reached, writer, append, answer)
+        yield f"{what}: {answer}", reached, after
         if state.losses:
             lost = state._replace(losses=state.losses - 1)
             yield f"{what} is lost", lost, self._silence(lost, writer, append)
@@ -176,29 +211,39 @@ class Writers:
             return writer._replace(append=Append(append.version + 1, 0))
         return self._put_answered(state, writer, append, PutAnswer.SILENT)
 
-    def _put_answered(self, state: State, writer: Writer, append: Append, answer: PutAnswer) -> Writer:
+    def _put_answered(
+        self, state: State, writer: Writer, append: Append, answer: PutAnswer, *, freed: bool = False
+    ) -> Writer:
         if answer is PutAnswer.TAKEN and not self.has("taken is read"):
             return writer._replace(append=Append(append.version + 1, 0))
         now_ms = self._now_ms(writer, "young when created")
         if not self.has("time, not hint"):
             now_ms = VIEW_TRUST_MS if state.hint >= append.version else 0
-        after = append.put_answered(answer, now_ms)
+        after = append.put_answered(answer, now_ms, freed=freed)
         if after is not Verdict.COMMITTED:
             return self._answered(state, writer, after)
         return self._answered(state, writer._replace(view=(*writer.view, writer.entry), age=0), after)
 
     def _read(self, state: State, writer: Writer, append: Append) -> Steps:
-        content = self.store.content(state, append.version)
-        mine = content is not None and self._is_mine(writer, content)
+        answer = self.store.answer(state, append.version)
+        if self.scenario.folder:
+            yield f"reads {answer.name}", state, writer._replace(answer=answer)
+        else:
+            yield from self._settled(state, writer, append, answer)
+
+    def _settled(self, state: State, writer: Writer, append: Append, answer: Answer) -> Steps:
+        """After the name was read."""
+        content = answer.entry
+        mine = content >= 0 and self._is_mine(writer, content)
         guard = "young when mine" if mine else "young when another's"
         now_ms = self._now_ms(writer, guard)
         if self.store.is_old(writer.age) and now_ms:
-            answer = append.read_answered(NameState.MINE if mine else NameState.ABSENT, now_ms)
-            assert isinstance(answer, Append), "nothing is settled in an old view"
-            assert answer.request is Request.REOPEN, "an old view is dropped"
-            yield from self._open(state, writer._replace(append=replace(answer, view_ms=0)), "opens again")
+            again = append.read_answered(NameState.MINE if mine else NameState.ABSENT, now_ms)
+            assert isinstance(again, Append), "nothing is settled in an old view"
+            assert again.request is Request.REOPEN, "an old view is dropped"
+            yield from self._open(state, writer._replace(append=replace(again, view_ms=0)), "opens again")
             return
-        if content is None:
+        if content < 0:
             if not self.has("taken, then absent"):
                 append = Append(append.version, 0, append.request, append.unanswered)
             after = writer

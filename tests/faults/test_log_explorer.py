@@ -68,6 +68,15 @@ SCENARIOS = {
     "reads at once, younger checkpoints": Scenario(
         ticks=3, maintainers=(1,), others=(("unrelated",) * 3,), readers=1, at_once=2, view_trust=2, checkpoint_trust=2
     ),
+    # In a folder, where no clock is trusted.
+    "folder": Scenario(REQUESTS, losses=1, maintainers=(1,), others=UNRELATED, folder=True),
+    "folder, a reader": Scenario(ONE, losses=1, maintainers=(1,), others=TWO_UNRELATED, readers=1, folder=True),
+    "folder, two behind": Scenario(REQUESTS, maintainers=(1,), others=(("unrelated",) * 3,), opens=False, folder=True),
+    "folder, attempts": Scenario(ATTEMPTS, losses=1, maintainers=(1,), others=UNRELATED, folder=True),
+    "folder, reads at once": Scenario(
+        maintainers=(2,), others=(("unrelated",) * 4,), readers=1, at_once=3, folder=True
+    ),
+    "folder, two maintainers": Scenario(ONE, maintainers=(1, 1), slow=True, others=TWO_UNRELATED, folder=True),
     # With claims.
     "claims": Scenario(REQUESTS, losses=1, late=1, claims=True),
     "claims, attempts": Scenario(ATTEMPTS, losses=1, late=1, claims=True),
@@ -85,6 +94,14 @@ SCENARIOS = {
 }
 
 DEEP = {
+    "folder, a reader at once": Scenario(
+        ONE, losses=1, maintainers=(1,), others=(("unrelated",) * 3,), readers=1, at_once=2, folder=True
+    ),
+    "folder, two unrelated": Scenario(REQUESTS, losses=1, maintainers=(1,), others=TWO_UNRELATED, folder=True),
+    "folder, all": Scenario(ALL, losses=1, maintainers=(1,), others=TWO_UNRELATED, folder=True),
+    "folder, kept views": Scenario(
+        {**ONE_AFTER_ANOTHER, "B1": ((B,),)}, losses=1, maintainers=(2,), others=TWO_UNRELATED, folder=True
+    ),
     "cleaned, requests": Scenario(REQUESTS, losses=1, late=1, ticks=2, maintainers=(1,), others=UNRELATED),
     "cleaned, attempts, late": Scenario(ATTEMPTS, losses=1, late=1, ticks=2, maintainers=(1,), others=UNRELATED),
     "cleaned, a reader, lost and late": Scenario(
@@ -154,6 +171,11 @@ MUTANTS = [
     (["behind an absent name"], "reads at once", "R1"),
     (["time of the answer"], "reads at once, younger checkpoints", "R2"),
     (["time, not hint"], "the hint behind", "I7"),
+    # In a folder.
+    (["look before"], "folder", "R2"),
+    (["look before"], "folder", "I7"),
+    (["look compared"], "folder, two behind", "R2"),
+    (["look compared"], "folder, two behind", "I7"),
     # Opening and clean-up.
     (["hint may be absent"], "no hint", "I7"),
     (["hint may be absent"], "no hint", "R2"),

@@ -32,7 +32,7 @@ from rmq_store.lake.table.delta_entry import (
     entry_name,
     parse_entry,
 )
-from rmq_store.lake.table.log_view import LogView
+from rmq_store.lake.table.log_view import LogFile, LogView
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.parallel import LOG_REQUESTS, in_parallel
 from rmq_store.lake.table.store_errors import is_refused
@@ -120,7 +120,7 @@ class DeltaLog:
         while True:
             versions = range(self.view.version + 1, self.view.version + 1 + most)
             for version, (content, at_ms) in zip(versions, self._looked_at(versions), strict=True):
-                if not is_young(self.view.known_ms, at_ms) or self._is_freed(version):
+                if not is_young(self.view.known_ms, at_ms) or self._is_freed():
                     return self.open()
                 if content is None:  # what was read behind it does not count: both may have come in between
                     self.view.known_ms = at_ms
@@ -137,15 +137,19 @@ class DeltaLog:
         """Whether the newest file that was read, an entry or a checkpoint, is there and has the same end. If not, open the log
         again: it was restored from a copy, or cleaned up long after it was read. One request.
 
-        For a process that may outlive a restore in place. ``refresh`` does not ask that: it goes on behind what was read, also
-        in another history.
+        For a process that may outlive a restore in place. ``refresh`` asks that in a folder only: in S3 it goes on behind what
+        was read, also in another history.
         """
-        version = self.view.version
-        name = self._checkpoint_name(version) if version == self.view.checkpoint else self._name(version)
+        return self.view.newest is not None and self._is_there(self.view.newest)
+
+    def _is_there(self, file: LogFile) -> bool:
+        return self._end_of(file.name) == file.end
+
+    def _end_of(self, name: str) -> tuple[bytes, int] | None:
         try:
-            return self._root.tail(name, END_BYTES) == self.view.end
+            return self._root.tail(f"{self._folder}/{name}", END_BYTES)
         except (FileNotFoundError, MissingFile):
-            return False
+            return None
 
     def commit_ids(self) -> tuple[str, ...]:
         """The commits in the newest entry that was read; none when the view begins with it, and it was cleaned away."""
@@ -216,16 +220,16 @@ class DeltaLog:
         except MissingFile as error:
             raise LogDamaged(f"{self._root.uri_of(name)} is not a file") from error
 
-    def _is_freed(self, version: int) -> bool:
-        """Whether a clean-up may have deleted this entry before now: the one before it is gone, and the oldest go first.
+    def _is_freed(self, before: LogFile | None = None) -> bool:
+        """Whether a clean-up may have deleted the entry behind ``before`` until now: this file is not what was read, and the
+        oldest go first. ``before``: the newest file that was read, unless given.
 
         Only a folder is asked. There a host whose clock is ahead may delete entries behind a checkpoint of seconds, and a view
-        looks young that is not. S3 has one clock for all.
+        looks young that is not. S3 has one clock for all. Another entry may be there instead, of a writer who took the freed
+        name for the end.
         """
-        if version == 0 or not self._root.is_local:
-            return False
-        before = version - 1
-        return not (self._root.exists(self._name(before)) or self._root.exists(self._checkpoint_name(before)))
+        file = before or self.view.newest
+        return self._root.is_local and file is not None and not self._is_there(file)
 
     def _looked_at(self, versions: Sequence[int]) -> Iterator[tuple[bytes | None, int]]:
         return in_parallel(self._root, self._look_at, [self._name(version) for version in versions], LOG_REQUESTS)
@@ -241,7 +245,9 @@ class DeltaLog:
             for checkpoint in reversed(_numbers(CHECKPOINT, names)):
                 name = self._checkpoint_name(checkpoint)
                 try:
+                    own = self._own_entry(checkpoint)
                     view = self._from_checkpoint(name, self._read(name), checkpoint, at_ms)
+                    view.newest = own or view.newest
                     break
                 except FileNotFoundError:  # a clean-up, which leaves newer ones
                     return None if not last_try else self._refuse_hole(name)
@@ -260,14 +266,22 @@ class DeltaLog:
             if last_try:
                 raise _without_entries(damage) if damage else self._hole(view.version + 1, entries, names)
             return None
-        first = view.version + 1
+        before = view.newest if view.checkpoint >= 0 else None
         for version, (content, answered_ms) in zip(entries, self._looked_at(entries), strict=True):
             if content is None or not is_young(at_ms, answered_ms):
                 return None if not last_try else self._refuse_hole(self._name(version))
             view.apply(self._parsed(version, content))
-        if self._is_freed(first):
-            return None if not last_try else self._refuse_hole(self._name(first - 1))
+            before = before or view.newest
+        if before and self._is_freed(before):
+            return None if not last_try else self._refuse_hole(f"{self._folder}/{before.name}")
         return view
+
+    def _own_entry(self, checkpoint: int) -> LogFile | None:
+        """The entry of a checkpoint, in a folder that has it. It says more than the checkpoint, which a process that slept may
+        write when both are gone. It is read first, as it is deleted last."""
+        name = entry_name(checkpoint)
+        end = self._end_of(name) if self._root.is_local else None
+        return None if end is None else LogFile(name, end)
 
     def _hole(self, first: int, entries: Sequence[int], names: Sequence[str]) -> LogDamaged:
         missing = next(version for version, entry in enumerate(entries, first) if version != entry)
@@ -300,7 +314,7 @@ class DeltaLog:
                 names = [n for n in ("txn", "add", "metaData", "protocol") if n in file.schema_arrow.names]
                 actions = file.read(columns=names)
             view = self._state(actions, version, at_ms, where)
-            view.end = end_of(content)
+            view.newest = LogFile(name.rpartition("/")[2], end_of(content))
             return view
         # The file is in memory, so an OSError is of its content.
         except (pa.ArrowException, OSError, KeyError, ValueError, TypeError, IndexError, RecursionError) as error:
@@ -376,7 +390,7 @@ class DeltaLog:
         if step.request is Request.PUT:
             put = self._root.put_once(self._name(step.version), content.text)
             try:
-                freed = put.answer is PutAnswer.CREATED and self._is_freed(step.version)
+                freed = put.answer is PutAnswer.CREATED and self._is_freed()
             except (OSError, RmqError):  # the log is opened again to learn it
                 freed = True
             outcome = step.put_answered(put.answer, put.at_ms, freed=freed)
@@ -388,7 +402,7 @@ class DeltaLog:
                 self.open()
                 return step.reopened(self.view.version, self.view.known_ms, committed=holds()), None
             text, at_ms = self._look_at(self._name(step.version))
-            freed = self._is_freed(step.version)
+            freed = self._is_freed()
         except (OSError, RmqError) as error:
             return step, error
         state, entry = NameState.ABSENT, None

@@ -14,6 +14,16 @@ from rmq_store.lake.table.delta_entry import Entry, entry_name, layout
 from rmq_store.lake.table.live_files import LiveFiles
 
 
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """A file of the log, as it was read."""
+
+    name: str
+    """In the folder of the log."""
+    end: tuple[bytes, int]
+    """As ``end_of``."""
+
+
 @dataclass(slots=True)
 class LogView:
     """Grows entry by entry. ``Positions`` and tables of files that were taken from it before do not change."""
@@ -38,8 +48,8 @@ class LogView:
     metadata: Mapping[str, Any] | None = None
     commit_ids: dict[int, tuple[str, ...]] = field(default_factory=dict)
     """The commits in each entry that was read."""
-    end: tuple[bytes, int] = (b"", 0)
-    """As ``end_of``, of the newest file that was read: an entry, or the checkpoint from which the view was opened."""
+    newest: LogFile | None = None
+    """The newest file that was read: an entry, or the checkpoint from which the view was opened."""
     _files: LiveFiles | None = None
 
     @property
@@ -64,7 +74,7 @@ class LogView:
         self.positions = self.positions.advanced(entry.version, entry.positions, entry.updated_ms)
         self.commit_ids[entry.version] = entry.commit_ids
         self.version = entry.version
-        self.end = entry.end
+        self.newest = LogFile(entry_name(entry.version), entry.end)
 
     def describe(self, metadata: Mapping[str, Any], where: str) -> None:
         """Take a ``metaData`` action. ``where``: the address of its file.
