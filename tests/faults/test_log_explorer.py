@@ -98,7 +98,7 @@ DEEP = {
         ONE, losses=1, maintainers=(1,), others=(("unrelated",) * 3,), readers=1, at_once=2, folder=True
     ),
     "folder, two unrelated": Scenario(REQUESTS, losses=1, maintainers=(1,), others=TWO_UNRELATED, folder=True),
-    "folder, all": Scenario(ALL, losses=1, maintainers=(1,), others=TWO_UNRELATED, folder=True),
+    "folder, all": Scenario(ALL, maintainers=(1,), others=UNRELATED, folder=True),
     "folder, kept views": Scenario(
         {**ONE_AFTER_ANOTHER, "B1": ((B,),)}, losses=1, maintainers=(2,), others=TWO_UNRELATED, folder=True
     ),

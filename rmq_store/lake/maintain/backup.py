@@ -26,7 +26,7 @@ from rmq_store.lake.commit.cursor import refuse_other_history
 from rmq_store.lake.maintain.vacuum import files_of_segments
 from rmq_store.lake.table.checkpoint import checkpoint_name
 from rmq_store.lake.table.delta_entry import entry_name, parse_entry
-from rmq_store.lake.table.delta_log import ENTRY, LOG_FOLDER
+from rmq_store.lake.table.delta_log import ENTRY, LOG_FOLDER, LogCleaned
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.parallel import in_parallel
@@ -232,20 +232,20 @@ def _version(shard: Shard, table: LakeTable, segments: frozenset[str] | set[str]
     earlier = {file.path: file.size for file in view.files.recent}
     live = table.files()
     needed = dict(zip(live.column("path").to_pylist(), live.column("size_bytes").to_pylist(), strict=True))
+    folder, checkpoint = f"{table.path}/{LOG_FOLDER}", checkpoint_name(table, view.checkpoint)
     try:
         if view.checkpoint >= 0:
-            name = checkpoint_name(table, view.checkpoint)
-            log[name] = root.read(name)
-            earlier |= _files_of(log[name])
-        for number in range(max(view.checkpoint, 0), view.version + 1):
-            name = f"{table.path}/{LOG_FOLDER}/{entry_name(number)}"
-            content, _ = root.look_at(name)
-            if content is not None:
-                log[name] = content
-            elif number != view.checkpoint:
-                raise FileNotFoundError(name)
+            name = f"{folder}/{entry_name(view.checkpoint)}"
+            own, _ = root.look_at(name)  # before the checkpoint, which a clean-up deletes first
+            log[checkpoint] = root.read(checkpoint)
+            earlier |= _files_of(log[checkpoint])
+            if own is not None:
+                log[name] = own
+        log |= {f"{folder}/{name}": content for name, content in table.log.read_again(view.checkpoint + 1).items()}
     except FileNotFoundError as error:
-        raise StoreUnusable(f"{root.uri_of(name)} was deleted meanwhile by a clean-up: run it again") from error
+        raise StoreUnusable(f"{root.uri_of(checkpoint)} was deleted meanwhile by a clean-up: run it again") from error
+    except LogCleaned as error:
+        raise StoreUnusable(f"{error}: run it again") from error
     needed |= {path: _size(table, path) for path in sorted(segments - needed.keys())}
     return _Version(
         shard=shard,

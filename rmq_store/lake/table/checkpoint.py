@@ -11,17 +11,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from rmq_store.commit.append import VIEW_TRUST_MS, is_young
+from rmq_store.commit.append import VIEW_TRUST_MS
 from rmq_store.errors import BadData
-from rmq_store.lake.table.delta_entry import entry_name
-from rmq_store.lake.table.delta_log import CHECKPOINT, ENTRY, LAST_CHECKPOINT, LOG_FOLDER
+from rmq_store.lake.table.delta_log import CHECKPOINT, ENTRY, LAST_CHECKPOINT, LOG_FOLDER, LogCleaned
 from rmq_store.lake.table.delta_table import LakeTable
-from rmq_store.lake.table.parallel import LOG_REQUESTS, in_parallel
 
 CHECKPOINT_EVERY = 100
 """A process that opens the table reads at most about as many entries."""
@@ -56,18 +53,18 @@ def write_checkpoint(table: LakeTable) -> None:
     several times, one after the other.
     """
     root, folder, version = table.root, f"{table.path}/{LOG_FOLDER}", table.version
-    names, began_ms = root.names_in(folder)
+    names, _ = root.names_in(folder)
     numbers = [int(match[1]) for name in names if (match := CHECKPOINT.fullmatch(name))]
     before, content = _newest_sound(table, [number for number in numbers if number <= version])
     if before == version:
         table.log.view.known_checkpoint = version
         return
-    contents, ended_ms = _read(table, [entry_name(number) for number in range(before + 1, version + 1)])
+    try:
+        contents = table.log.read_again(before + 1)
+    except LogCleaned as error:
+        raise OSError(f"no checkpoint of {table.path} was written: {error}") from error
     if content is not None:
         contents[checkpoint_name(table, before).rpartition("/")[2]] = content
-    if not is_young(began_ms, ended_ms):
-        # A name may have been cleaned up meanwhile, and filled again by a late PUT.
-        raise OSError(f"reading the log of {table.path} took too long for a checkpoint")
     checkpoint, hint = checkpoint_of(contents)
     root.replace(checkpoint_name(table, version), checkpoint)
     root.replace(f"{folder}/{LAST_CHECKPOINT}", json.dumps(hint).encode())
@@ -81,19 +78,6 @@ def _newest_sound(table: LakeTable, checkpoints: Sequence[int]) -> tuple[int, by
         with suppress(FileNotFoundError, BadData):
             return checkpoint, table.log.sound_checkpoint(checkpoint)
     return -1, None
-
-
-def _read(table: LakeTable, names: Sequence[str]) -> tuple[dict[str, bytes], int]:
-    """Files of the log, and the store's time of the last answer, UTC ms."""
-    answers = list(in_parallel(table.root, partial(_looked_at, table), names, LOG_REQUESTS))
-    return {name: content for name, (content, _) in zip(names, answers, strict=True)}, answers[-1][1]
-
-
-def _looked_at(table: LakeTable, name: str) -> tuple[bytes, int]:
-    content, at_ms = table.root.look_at(f"{table.path}/{LOG_FOLDER}/{name}")
-    if content is None:
-        raise OSError(f"no checkpoint of {table.path} was written: its entry {name} was cleaned up meanwhile")
-    return content, at_ms
 
 
 def checkpoint_of(log: Mapping[str, bytes]) -> tuple[bytes, dict[str, Any]]:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote, unquote
+from zlib import crc32
 
 from rmq_store.commit.ctl import StagedFile
 from rmq_store.errors import LogDamaged, OtherFormat
@@ -86,6 +87,8 @@ class Entry:
     metadata: Mapping[str, Any] | None = None
     end: tuple[bytes, int] = field(default=(b"", 0), compare=False, repr=False)
     """As ``end_of``, of its file."""
+    checksum: int = field(default=0, compare=False, repr=False)
+    """CRC-32 of its file."""
 
     @property
     def is_vacuum(self) -> bool:
@@ -189,7 +192,7 @@ def parse_entry(content: bytes, version: int, where: str) -> Entry:
     """
     try:
         actions = [_parsed(line) for line in content.decode().split("\n") if line and not line.isspace()]
-        entry = _entry(actions, version, where, end_of(content))
+        entry = replace(_entry(actions, version, where), end=end_of(content), checksum=crc32(content))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise LogDamaged(f"{where} is damaged ({error})") from error
     if not actions or entry.info.get(_ACTIONS, len(actions) - 1) != len(actions) - 1:
@@ -206,7 +209,7 @@ def twice(paths: Sequence[str]) -> str | None:
     return Counter(paths).most_common(1)[0][0]
 
 
-def _entry(actions: Sequence[Mapping[str, Any]], version: int, where: str, end: tuple[bytes, int]) -> Entry:
+def _entry(actions: Sequence[Mapping[str, Any]], version: int, where: str) -> Entry:
     added, removed, positions, updated_ms = [], [], {}, {}
     single: dict[str, Mapping[str, Any]] = {}
     for action in actions:
@@ -239,7 +242,6 @@ def _entry(actions: Sequence[Mapping[str, Any]], version: int, where: str, end: 
         single.get("commitInfo", {}),
         protocol,
         metadata,
-        end,
     )
 
 

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
+from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -156,9 +157,26 @@ class DeltaLog:
         version = self.view.version
         if version not in self.view.commit_ids:
             content, _ = self._look_at(self._name(version))
-            ids = () if content is None else self._parsed(version, content).commit_ids
-            self.view.commit_ids[version] = ids
+            if content is None or self._is_freed():
+                self.view.commit_ids[version] = ()
+            else:
+                self.view.commit_ids[version] = self._parsed(version, content).commit_ids
         return self.view.commit_ids[version]
+
+    def read_again(self, first: int) -> dict[str, bytes]:
+        """The entries ``[first, version]`` of the view, by name, as they were read.
+
+        Raises LogCleaned when one is gone, or another one is there: a clean-up freed its name.
+        """
+        versions = range(first, self.view.version + 1)
+        contents = {
+            entry_name(version): content
+            for version, (content, _) in zip(versions, self._looked_at(versions), strict=True)
+            if content is not None and crc32(content) == self.view.checksums.get(version)
+        }
+        if missing := next((name for name in map(entry_name, versions) if name not in contents), None):
+            raise LogCleaned(f"{self._root.uri_of(self._folder)}/{missing} was deleted meanwhile by a clean-up")
+        return contents
 
     def has_entry(self, version: int) -> bool:
         """Whether the entry is in the log now."""

@@ -48,6 +48,8 @@ class LogView:
     metadata: Mapping[str, Any] | None = None
     commit_ids: dict[int, tuple[str, ...]] = field(default_factory=dict)
     """The commits in each entry that was read."""
+    checksums: dict[int, int] = field(default_factory=dict)
+    """CRC-32 of each entry that was read."""
     newest: LogFile | None = None
     """The newest file that was read: an entry, or the checkpoint from which the view was opened."""
     _files: LiveFiles | None = None
@@ -73,6 +75,7 @@ class LogView:
         self.files.apply(entry)
         self.positions = self.positions.advanced(entry.version, entry.positions, entry.updated_ms)
         self.commit_ids[entry.version] = entry.commit_ids
+        self.checksums[entry.version] = entry.checksum
         self.version = entry.version
         self.newest = LogFile(entry_name(entry.version), entry.end)
 
