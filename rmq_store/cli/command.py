@@ -8,21 +8,40 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from inspect import Parameter
 from typing import Any, get_type_hints
 
 import typer
+from typer.core import TyperCommand
 
 Command = Callable[..., None]
 
 
 def add_command(
-    app: typer.Typer, command: Command, examples: Sequence[str], *, panel: str | None = None, name: str | None = None
+    app: typer.Typer,
+    command: Command,
+    examples: Sequence[str],
+    *,
+    panel: str | None = None,
+    name: str | None = None,
+    cls: type[TyperCommand] | None = None,
 ) -> None:
     """``examples``: whole command lines, shown at the end of the help. ``name``: by default that of the function."""
-    app.command(name, rich_help_panel=panel, epilog=_epilog(examples))(with_option_groups(command))
+    app.command(name, cls=cls, rich_help_panel=panel, epilog=_epilog(examples))(with_option_groups(command))
+
+
+class QueryCommand(TyperCommand):
+    """A command whose argument is SQL."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """A query may begin with a comment, ``-- such as this``, which is no option."""
+        return super().parse_args(ctx, [f"\n{arg}" if _COMMENT.match(arg) else arg for arg in args])
+
+
+_COMMENT = re.compile(r"--\s|--[^=\n]*\n")
 
 
 def with_option_groups(command: Command) -> Command:

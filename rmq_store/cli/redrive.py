@@ -79,7 +79,7 @@ def redrive(
     """
     output, host = Output(options.as_json), Host()
     store = open_store(options.root)
-    from rmq_store.admin.redrive import NO_MATCH, RedriveRequest, no_dead_letters, of_settings
+    from rmq_store.admin.redrive import NO_MATCH, RedriveRequest, no_dead_letters, of_settings, readers_of
     from rmq_store.lake.admin.redrive import redrive_all, shards_with_dead_letters
 
     dry_run = options.dry_run
@@ -105,7 +105,10 @@ def redrive(
     if not requests:
         check_group(store, group, settings)
     reports = [redrive_all(shard, of_shard, host, output.note) for shard, of_shard in requests]
-    readers.update(name for report in reports for name in report.readers)
+    readers_of_shards = [report.readers for report in reports] or [
+        readers_of(shard.positions(), request) for shard in store.shards(options.shard)
+    ]
+    readers.update(*readers_of_shards)
     count = sum(report.letters for report in reports)
     failed = sum(report.failed for report in reports)
     failures = [_failure(report.shard, failure) for report in reports for failure in report.failures]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
-from rmq_store.cli.command import add_command
+from rmq_store.cli.command import QueryCommand, add_command
 from rmq_store.cli.common import check_group, open_store, optional_settings
 from rmq_store.cli.input import read_text_input
 from rmq_store.cli.options import DURATION, SIZE, GroupOption, OfGroupOption, SettingsOptions, StoreOptions, TopicOption
@@ -46,6 +46,7 @@ def add_to(app: typer.Typer) -> None:
             "rmq sql - --format json",
         ],
         panel=PANEL,
+        cls=QueryCommand,
     )
 
 

@@ -46,6 +46,7 @@ def test_a_letter_that_was_sent_again_is_tracked_into_its_second_life(imported: 
     mended = imported.folder / "mended.toml"
     dead_at_once = settings.replace('engine = "auto"', 'engine = "local"\nmax_reconsume_times = 0')
     (imported.folder / "consumers.toml").write_text(dead_at_once)
+    assert "%RETRY%orders, read by orders" in imported("redrive", "-g", "orders", "--all", "--dry-run").out
     mended.write_text(settings.replace("fail_without_price", "succeed"))
     imported("consume", "-g", "orders")
     letter = "select unique_key as id from dead_letters where group_name = 'orders' and queue_offset = "

@@ -132,6 +132,8 @@ def test_sql_takes_the_query_from_input_or_a_file(rmq: Rmq, monkeypatch: pytest.
     rmq("init")
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"select 40 + 2 as n")))
     assert rmq.json("sql", "-") == [{"n": 42}]
+    for query in ("-- how many\nselect 42 as n", "--how many\nselect 42 as n", "--\nselect 42 as n"):
+        assert rmq.json("sql", query) == [{"n": 42}]
     (rmq.folder / "q.sql").write_text("select 41 as n\n")
     assert rmq.json("sql", "--file", "q.sql") == [{"n": 41}]
     for name in ("none.sql", "/dev/zero"):
