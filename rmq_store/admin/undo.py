@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple, Self
 
 from rmq_store.admin.move_sizes import not_kept
 from rmq_store.admin.offset_moves import move_proposal, need_reason, next_epoch
@@ -41,6 +42,20 @@ _CANNOT = {
         "'rmq sql \"SELECT * FROM redrives\"' shows where each one is, and of which request"
     ),
 }
+
+
+class ActionName(NamedTuple):
+    """Which action of a group is meant. A request id alone may be that of several: of a reset, and of the undo of it."""
+
+    action: str
+    request_id: str
+
+    @classmethod
+    def of(cls, ctl: Ctl) -> Self:
+        return cls(ctl.action, ctl.request_id)
+
+    def __str__(self) -> str:
+        return f"{self.action} {self.request_id}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,26 +187,28 @@ def last_action(commits: Iterable[Ctl]) -> Ctl | None:
 
 
 def chosen_actions(
-    last: Mapping[str, Ctl], group: str, acted: Callable[[str, Ctl], bool], undoes: str | None = None
+    last: Mapping[str, Ctl], group: str, acted: Callable[[str, Ctl], bool], undoes: ActionName | None = None
 ) -> dict[str, Ctl]:
     """By shard the commit to undo: of the newest of the last actions (``last``, by shard) those shards that have it; empty
     where there is none.
 
     ``acted``: whether the request of a commit acted in a shard. One that did where it is not the last came before that shard's
-    last, by the order of commits; only between others the clocks decide. ``undoes``: the request of the action that is meant.
+    last, by the order of commits; only between others the clocks decide. ``undoes``: the action that is meant.
     Raises WrongUse when another one is the last.
     """
     followed = [
         ctl
         for ctl in last.values()
-        if any(_name(other) != _name(ctl) and acted(shard, ctl) for shard, other in last.items())
+        if any(ActionName.of(other) != ActionName.of(ctl) and acted(shard, ctl) for shard, other in last.items())
     ]
     candidates = [ctl for ctl in last.values() if ctl not in followed] or [*last.values()]
     newest = max(candidates, key=lambda ctl: (ctl.store_timestamp, ctl.commit_id), default=None)
-    if undoes is not None and (newest is None or newest.request_id != undoes):
+    if undoes is not None and (newest is None or ActionName.of(newest) != undoes):
         after = "it has none" if newest is None else f"{undone_sentence(newest)} came after it"
         raise WrongUse(f"{undoes} is not the last action of an operator on group {group}: {after}")
-    return {} if newest is None else {shard: ctl for shard, ctl in last.items() if _name(ctl) == _name(newest)}
+    if newest is None:
+        return {}
+    return {shard: ctl for shard, ctl in last.items() if ActionName.of(ctl) == ActionName.of(newest)}
 
 
 def refuse_other_undo(
@@ -218,10 +235,6 @@ def refuse_other_undo(
             "done, and nothing was changed; make another undo, with a new id, which takes back the last action (--shard: only "
             "in one shard)"
         )
-
-
-def _name(ctl: Ctl) -> tuple[Action, str]:
-    return ctl.action, ctl.request_id
 
 
 def is_last_move(ctl: Ctl, positions: Positions) -> bool:

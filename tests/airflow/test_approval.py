@@ -330,11 +330,13 @@ def test_a_question_about_the_same_preview_is_asked_again(
 def test_an_undo_of_another_action_than_the_approved_one_is_refused(
     deployed: LakeStore, run: Run, asked: list[Any], meanwhile: list[Callable[[], None]]
 ) -> None:
+    """The other one may have the same request id, as an undo of the shown reset."""
     run("rmq_reset_offset", RESET | {"approve": False, "reason": "first"})
+    store = rmq_store.open_store(deployed.root.location)
+    (first,) = query(deployed, "SELECT request_id FROM operator_actions")["request_id"].to_pylist()
 
     def changed() -> None:
-        store = rmq_store.open_store(deployed.root.location)
-        store.reset("payments", "PaymentFlow", "max", reason="other")
+        store.undo("payments", reason="other", request_id=first)
         clear("rmq_undo", "preview")
 
     meanwhile.append(changed)
@@ -342,7 +344,7 @@ def test_an_undo_of_another_action_than_the_approved_one_is_refused(
     (question,) = asked
     assert "(first)" in question["body"]
     assert "(other)" in xcom(result, "preview", "preview")["text"]
-    assert (result["state"], result["undo"], actions(deployed)) == ("failed", "failed", ["reset", "reset"])
+    assert (result["state"], result["undo"], actions(deployed)) == ("failed", "failed", ["reset", "undo"])
 
 
 def test_a_replay_ends_where_it_was_approved_also_if_its_plan_is_another_one_by_now(

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 import rmq_store
+from rmq_store.admin.undo import ActionName
+from rmq_store.commit.ctl import Action
 from rmq_store.commit.request import actor_of
 from rmq_store.errors import StaleAttempt, WrongUse
 from rmq_store.lake.admin.undo import actions_to_undo, undo
@@ -68,15 +70,21 @@ def test_a_reset_is_undone_and_done_again(imported: Rmq) -> None:
 def test_an_undo_of_a_named_action_is_refused_when_it_is_not_the_last(in_two_shards: Rmq) -> None:
     rmq = in_two_shards
     shards = rmq_store.open_store(rmq.root).lake.shards()
+    name = ActionName(Action.RESET, f"{TODAY}-first")
     with pytest.raises(WrongUse, match="on group two: it has none"):
-        actions_to_undo(shards, "two", f"{TODAY}-undo", "first")
+        actions_to_undo(shards, "two", f"{TODAY}-undo", name)
     reset = ["reset", "-g", "two", "-t", "Orders", "--to-min", "--reason", "x", "--request"]
     rmq(*reset, f"{TODAY}-first")
-    first = actions_to_undo(shards, "two", f"{TODAY}-undo", f"{TODAY}-first")
+    first = actions_to_undo(shards, "two", f"{TODAY}-undo", name)
     assert [(shard.name, ctl.request_id) for shard, ctl in first] == [("a", f"{TODAY}-first"), ("b", f"{TODAY}-first")]
+    rmq(*UNDO_TWO, "--request", f"{TODAY}-first")
+    with pytest.raises(
+        WrongUse, match=rf"^reset {TODAY}-first is not the last .* undo {TODAY}-first of .* came after it"
+    ):
+        actions_to_undo(shards, "two", f"{TODAY}-undo", name)
     rmq(*reset, f"{TODAY}-later", "--shard", "b")
     with pytest.raises(WrongUse, match=rf"reset {TODAY}-later of .* \(x\) came after it"):
-        actions_to_undo(shards, "two", f"{TODAY}-undo", f"{TODAY}-first")
+        actions_to_undo(shards, "two", f"{TODAY}-undo", name)
 
 
 def test_an_undo_that_another_one_overtakes_after_its_choice_names_that_one(in_two_shards: Rmq) -> None:

@@ -7,7 +7,14 @@ from functools import partial
 
 import pytest
 
-from rmq_store.admin.undo import UndoRequest, chosen_actions, last_action, refuse_other_undo, undone_sentence
+from rmq_store.admin.undo import (
+    ActionName,
+    UndoRequest,
+    chosen_actions,
+    last_action,
+    refuse_other_undo,
+    undone_sentence,
+)
 from rmq_store.commit.ctl import Action, Actor, Ctl, Moved
 from rmq_store.commit.positions import ABSENT, Positions, grp_id, max_id, min_id, off_id
 from rmq_store.errors import WrongUse
@@ -231,13 +238,14 @@ def test_the_last_action_of_all_shards_is_undone_where_it_was_made() -> None:
 
 def test_the_action_that_was_shown_is_undone_or_none() -> None:
     last = action(id_="b", at=2)
-    assert chosen_actions({"s": last}, "orders", partial(acted, {}), last.request_id) == {"s": last}
-    with pytest.raises(
-        WrongUse, match=r"a is not the last action of an operator on group orders: reset .* came after it"
-    ):
-        chosen_actions({"s": last}, "orders", partial(acted, {}), "a")
+    shown = ActionName.of(last)
+    assert chosen_actions({"s": last}, "orders", partial(acted, {}), shown) == {"s": last}
+    for other in (ActionName(Action.RESET, "a"), ActionName(Action.UNDO, shown.request_id)):
+        refusal = rf"{other} is not the last action of an operator on group orders: {shown} .* came after it"
+        with pytest.raises(WrongUse, match=refusal):
+            chosen_actions({"s": last}, "orders", partial(acted, {}), other)
     with pytest.raises(WrongUse, match="it has none"):
-        chosen_actions({}, "orders", partial(acted, {}), "a")
+        chosen_actions({}, "orders", partial(acted, {}), shown)
 
 
 def test_the_rest_of_an_undo_undoes_the_same_action_or_nothing() -> None:

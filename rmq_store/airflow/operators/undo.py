@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rmq_store.admin.dag_params import UndoParams
-from rmq_store.admin.undo import nothing_to_undo, undone_sentence
+from rmq_store.admin.undo import ActionName, nothing_to_undo, undone_sentence
 from rmq_store.airflow.arguments import check_constants, check_optional_texts, check_switches
 from rmq_store.airflow.assets import PREVIEWS
 from rmq_store.airflow.links.console import RmqGroupLink
 from rmq_store.airflow.operators.base import RmqOperator
+from rmq_store.airflow.preview import Preview
 from rmq_store.airflow.task import Answer, nothing_to_do
 from rmq_store.utils.host import Host
 
@@ -86,7 +87,7 @@ class RmqUndoOperator(RmqOperator):
         check_group(store, params.group, settings)
         every = store.shards()
         shards = every if params.shard is None else shards_named(store, params.shard, every)
-        undone = actions_to_undo(shards, params.group, run.request_id, shown.facts.get("undoes"), every=every)
+        undone = actions_to_undo(shards, params.group, run.request_id, _undoes(shown), every=every)
         if not undone:
             self.nothing_shown(context, nothing_to_undo(params.group))
             return []
@@ -96,6 +97,7 @@ class RmqUndoOperator(RmqOperator):
             "undo",
             params.group,
             undoes=first.request_id,
+            undoes_action=str(first.action),
             shards=[shard.name for shard, _ in undone],
             force=params.force,
         )
@@ -123,3 +125,10 @@ class RmqUndoOperator(RmqOperator):
             dry_run=params.dry_run,
             facts=facts | {"reason": params.reason},
         )
+
+
+def _undoes(shown: Preview) -> ActionName | None:
+    """The action that was shown; None: none was. A preview of an earlier version, which has no kind of action, is of no action
+    that could be undone."""
+    facts = shown.facts
+    return ActionName(facts.get("undoes_action", "action"), facts.get("undoes", "that was shown")) if facts else None

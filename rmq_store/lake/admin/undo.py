@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from rmq_store.admin.offset_moves import MoveReport
 from rmq_store.admin.undo import (
+    ActionName,
     UndoRequest,
     chosen_actions,
     nothing_to_undo,
@@ -60,12 +61,17 @@ def undo(
 
 
 def actions_to_undo(
-    shards: Sequence[Shard], group: str, request_id: str, undoes: str | None = None, *, every: Sequence[Shard] = ()
+    shards: Sequence[Shard],
+    group: str,
+    request_id: str,
+    undoes: ActionName | None = None,
+    *,
+    every: Sequence[Shard] = (),
 ) -> list[tuple[Shard, Ctl]]:
     """The commits that a request undoes in these shards, each with its shard: of the action that it has undone before, in any
     shard of the store, else of the group's last action, in the shards that have it. Empty: there is none.
 
-    ``undoes``: the request of the action that is meant. Raises WrongUse when another one is the last. ``every``: all shards of
+    ``undoes``: the action that is meant. Raises WrongUse when another one is the last. ``every``: all shards of
     the store; none for a new request, which has undone nothing. Raises WrongUse where a request that has undone the action in
     another shard cannot undo the same one in these (``refuse_other_undo``).
     """
