@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import quote
 
 from airflow.sdk import Asset, AssetAlias
 
@@ -37,9 +38,11 @@ def previews_asset(dag_id: str) -> Asset:
     """The asset of what the tasks of a DAG have shown and let pass.
 
     Airflow writes such an event, with its run and its task, when the task itself succeeds: not for a task that a person marks
-    as success, and not for a user.
+    as success, and not for a user. The id is percent-encoded: Airflow allows more than ASCII in it, but not in a URI.
+    The name of a group has only ASCII.
     """
-    return Asset(f"rmq_previews__{dag_id}", uri=f"x-rmq://previews/{dag_id}")
+    encoded = quote(dag_id, safe="")
+    return Asset(f"rmq_previews__{encoded}", uri=f"x-rmq://previews/{encoded}")
 
 
 def report_offsets(

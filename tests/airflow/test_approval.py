@@ -651,6 +651,21 @@ def test_of_what_tasks_have_recorded_the_newest_counts(monkeypatch: pytest.Monke
             let_pass(*records)
 
 
+def test_each_dag_has_an_asset_that_airflow_can_store(airflow_home: Any) -> None:
+    """A DAG may have an id that is not ASCII, but ``dag.test()`` cannot run it. Airflow stores a URI only in ASCII, and on
+    MySQL a name too."""
+    from airflow.models.asset import AssetModel
+
+    from rmq_store.airflow.assets import previews_asset
+
+    dag_ids = ["rmq_undo", "own.-~", "ümläut", "u\u0308mläut", "umlaut", "%C3%BCml%C3%A4ut", "..", "%2E."]
+    assets = [previews_asset(dag_id) for dag_id in dag_ids]
+    stored = [AssetModel(name=asset.name, uri=asset.uri) for asset in assets]
+    assert len({asset.uri for asset in stored}) == len({asset.name for asset in stored}) == len(dag_ids)
+    assert all(asset.name.isascii() for asset in stored)
+    assert (stored[0].name, stored[0].uri) == ("rmq_previews__rmq_undo", "x-rmq://previews/rmq_undo")
+
+
 def test_an_approval_without_an_answer_fails_at_once_and_the_note_says_so(
     airflow_home: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
