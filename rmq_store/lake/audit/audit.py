@@ -12,6 +12,8 @@ from functools import partial
 from typing import TypeVar
 
 from rmq_store.errors import RmqError
+from rmq_store.lake.audit.blocked import TEXTS as of_blocked
+from rmq_store.lake.audit.blocked import blocked
 from rmq_store.lake.audit.derived import TEXTS as of_derived_tables
 from rmq_store.lake.audit.derived import derived_tables
 from rmq_store.lake.audit.files import files
@@ -35,12 +37,13 @@ _UNREADABLE = (RmqError, OSError, ValueError, LookupError, TypeError, AttributeE
 _VIEW = "SELECT * FROM audit"
 _PARTS: Mapping[str, Part] = {
     "positions": lambda store, ask: positions(ask),
+    "blocked messages": lambda store, ask: blocked(ask),
     "segments": lambda store, ask: segments(ask),
     "derived tables": derived_tables,
     "view audit": lambda store, ask: _rows_of(_VIEW, ask),
 }
 _REREAD = ("ctl_rows", "ctl")
-_TEXTS = (*of_positions, *of_segments, *of_derived_tables, _VIEW)
+_TEXTS = (*of_positions, *of_blocked, *of_segments, *of_derived_tables, _VIEW)
 
 
 def audit(store: LakeStore, progress: Progress | None = None) -> list[Finding]:
