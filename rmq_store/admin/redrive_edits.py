@@ -44,9 +44,10 @@ JSON_TYPES = (*PROPERTY_TYPES, "string")
 
 _SET_BY_USERS = (MessageConst.TAGS, MessageConst.KEYS, MessageConst.SHARDING_KEY)
 """Names of RocketMQ whose values are the producer's."""
-_OWNED = frozenset(
+OWNED = frozenset(
     value for name, value in vars(MessageConst).items() if name.isupper() and isinstance(value, str)
 ) - frozenset(_SET_BY_USERS)
+"""The properties that RocketMQ, and the stages of a message here, set and remove. A copy has all others of its message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,7 +345,7 @@ def _of_json(text: str, *, pointer: str, type_: str) -> str:
 
 
 def _check_name(name: str) -> None:
-    if name in _OWNED:
+    if name in OWNED:
         raise WrongUse(
             f"property {name} belongs to RocketMQ and cannot be edited; of its own only {', '.join(_SET_BY_USERS)} can"
         )

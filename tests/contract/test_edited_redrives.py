@@ -16,6 +16,7 @@ import pytest
 from rmq_store.admin.dead_letters import DeadLetterFilter
 from rmq_store.admin.redrive import RedriveRequest
 from rmq_store.admin.redrive_edits import MessageEdits
+from rmq_store.commit.ctl import canonical_json
 from rmq_store.errors import WrongUse
 from rmq_store.lake.admin.redrive import redrive, redrive_all, shards_with_dead_letters
 from rmq_store.lake.audit.finding import Problem
@@ -25,11 +26,13 @@ from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.engine import LocalEngine
+from rmq_store.lake.window.window import consume_window
 from rmq_store.message.sys_flag import body_crc
 from rmq_store.utils.json_text import JsonText
+from rmq_store.window.consume_request import ConsumeRequest
 from tests.contract.engines import LakeWorld
 from tests.contract.test_engines_redrive import die
-from tests.contract.world import BEN, BILLING, DAY, LOCAL, NOON, SHARD, orders, said
+from tests.contract.world import BEN, BILLING, DAY, LOCAL, NOON, SHARD, counts, group, listening, orders, said
 from tests.planted_shard import PlantedShard, Row
 
 ORDERED = {"/sum": JsonText('{"z":12.50,"a":1E2,"a":-0}'), "/no": 1}
@@ -71,16 +74,37 @@ def other(rows: list[Row], number: int, body: bytes) -> list[Row]:
     return [*rows[:number], changed, *rows[number + 1 :]]
 
 
+def with_property(rows: list[Row], name: str, value: str | None) -> list[Row]:
+    """Another value of a property of the first row; None: it lacks the property."""
+    properties = dict(rows[0]["properties"]) | {name: value}
+    return [rows[0] | {"properties": [(k, v) for k, v in properties.items() if v is not None]}, *rows[1:]]
+
+
 @pytest.mark.parametrize(
-    "change",
+    ("change", "problem"),
     [
-        pytest.param(lambda rows: other(rows, 0, b'{"price": 2}'), id="another value"),
-        pytest.param(lambda rows: other(rows, 1, b'{"price": "3"}'), id="without the edits"),
-        pytest.param(lambda rows: other(other(rows, 0, rows[1]["body"]), 1, rows[0]["body"]), id="swapped"),
+        pytest.param(lambda rows: other(rows, 0, b'{"price": 2}'), Problem.COPY_BODY_DIFFERS, id="another value"),
+        pytest.param(lambda rows: other(rows, 1, b'{"price": "3"}'), Problem.COPY_BODY_DIFFERS, id="without the edits"),
+        pytest.param(
+            lambda rows: other(other(rows, 0, rows[1]["body"]), 1, rows[0]["body"]),
+            Problem.COPY_BODY_DIFFERS,
+            id="swapped",
+        ),
+        pytest.param(
+            lambda rows: with_property(rows, "region", "eu"), Problem.COPY_PROPERTIES_DIFFER, id="another property"
+        ),
+        pytest.param(
+            lambda rows: with_property(rows, "region", None), Problem.COPY_PROPERTIES_DIFFER, id="without the property"
+        ),
+        pytest.param(
+            lambda rows: [rows[0] | {"reconsume_times": 1, "attempt": 1}, *rows[1:]],
+            Problem.COPY_PROPERTIES_DIFFER,
+            id="tried before",
+        ),
     ],
 )
 def test_an_edited_copy_that_was_changed_by_hand_is_found(
-    world: LakeWorld, tmp_path: Path, change: Callable[[list[Row]], list[Row]]
+    world: LakeWorld, tmp_path: Path, change: Callable[[list[Row]], list[Row]], problem: Problem
 ) -> None:
     root = tmp_path / "store"
     shutil.copytree(world.root.location, root)
@@ -91,7 +115,58 @@ def test_an_edited_copy_that_was_changed_by_hand_is_found(
         if pc.any(pc.equal(shard.shard.commitlog.read([file], ["body"]).column("body"), COPY)).as_py()
     )
     shard.rewrite(file, lambda rows: pa.Table.from_pylist(change(rows.to_pylist()), rows.schema))
-    assert problems(world, root) == {Problem.FILE_CHANGED, Problem.COPY_BODY_DIFFERS}
+    assert problems(world, root) == {Problem.FILE_CHANGED, problem}
+
+
+def edits_in_record(text: str | None) -> Callable[[Row], Row]:
+    def change(row: Row) -> Row:
+        parameters = json.loads(row["parameters"]) | {"edits": text}
+        return row | {"parameters": canonical_json({k: v for k, v in parameters.items() if v is not None})}
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("text", "oldest", "problem"),
+    [
+        (EDITS.text.replace("us", "eu"), True, Problem.COPY_PROPERTIES_DIFFER),
+        (replace(EDITS, remove_property=("KEYS",)).text, True, Problem.COPY_PROPERTIES_DIFFER),
+        (replace(EDITS, set_property={}).text, True, Problem.COPY_PROPERTIES_DIFFER),
+        (MessageEdits(set_property={"region": "us"}).text, True, Problem.COPY_BODY_DIFFERS),
+        (None, True, Problem.COPY_PROPERTIES_DIFFER),
+        (MessageEdits(set_property={"region": "us"}).text, False, Problem.COPY_PROPERTIES_DIFFER),
+        (MessageEdits(remove_property=("region",)).text, False, Problem.COPY_PROPERTIES_DIFFER),
+    ],
+    ids=["another value", "one more", "one less", "no body", "none", "where none were", "that do not apply"],
+)
+def test_other_edits_in_the_record_of_a_redrive_are_found(
+    world: LakeWorld, tmp_path: Path, text: str | None, oldest: bool, problem: Problem
+) -> None:
+    """``oldest``: the record of the redrive with edits, else that without."""
+    root = tmp_path / "store"
+    shutil.copytree(world.root.location, root)
+    shard = PlantedShard(root, SHARD)
+    records = [file for file in shard.files(kind="ctl") if has_sent(shard, file)]
+    shard.rewrite_rows(records[0 if oldest else 1], edits_in_record(text))
+    assert problem in problems(world, root) <= {Problem.COPY_BODY_DIFFERS, Problem.COPY_PROPERTIES_DIFFER}
+
+
+def has_sent(at: PlantedShard, file: str) -> bool:
+    (row,) = at.shard.commitlog.read([file], ["action", "produced"]).to_pylist()
+    return row["action"] == "redrive" and bool(row["produced"])
+
+
+def test_a_group_of_dead_letters_gets_them_as_they_are(world: LakeWorld, tmp_path: Path) -> None:
+    """Its copies of a dead letter that was sent with edits have no edits."""
+    root = tmp_path / "store"
+    shutil.copytree(world.root.location, root)
+    shard = Shard(Root.parse(str(root)), SHARD)
+    wanted, engine = ConsumeRequest(f"{DAY}-readers", BEN), LocalEngine(world.host)
+    with listening(die):
+        readers = group("readers", ("%DLQ%billing",))
+        report = consume_window(LakeStore.open(shard.root), shard, readers, wanted, lambda _: engine, world.host)
+    assert counts(report) == {"dead": 6}
+    assert problems(world, root) == set()
 
 
 def test_of_several_shards_none_sends_anything_when_an_edit_does_not_apply_in_one(

@@ -11,8 +11,10 @@ import pytest
 from rmq_store.admin.reset import ResetTo
 from rmq_store.consumer.consume_result import MessageModel
 from rmq_store.lake.audit.finding import Finding
+from rmq_store.lake.audit.full import full
 from rmq_store.lake.audit.positions import positions
 from rmq_store.lake.sql.sql import queries, query
+from rmq_store.lake.window.engine import LocalEngine
 from tests.contract.engines import LakeWorld
 from tests.contract.test_engines_orderly import SUSPEND, in_order, suspend_at
 from tests.contract.world import DAY, HOUR, NOON, fail_bodies, group, orders, several
@@ -85,6 +87,8 @@ def test_windows_in_order_pass_the_audit(lake: LakeWorld) -> None:
     letters = rows(lake, "SELECT origin_queue_offset FROM dead_letters WHERE cause = 'max_reconsume_times'")
     assert len(letters) == rows(lake, "SELECT CAST(sum(dead) AS BIGINT) AS n FROM windows")[0]["n"] == 4
     assert rows(lake, "SELECT * FROM audit") == []
+    report = full(lake.store, LocalEngine(lake.host))
+    assert (report.findings, report.copies) == ([], 4)
 
 
 def test_windows_of_broadcasting_clients_pass_the_audit(lake: LakeWorld) -> None:

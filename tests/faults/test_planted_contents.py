@@ -92,6 +92,19 @@ def another_message(rows: list[Row]) -> list[Row]:
     return first_row(unique_key="0" * 32, properties=list(properties.items()))(rows)
 
 
+def another_property(rows: list[Row]) -> list[Row]:
+    return first_row(properties=[*rows[0]["properties"], ("region", "eu")])(rows)
+
+
+def tried_otherwise(topic: str, more: int) -> Callable[[list[Row]], list[Row]]:
+    """The copies in topics that begin so, with more attempts than they had."""
+
+    def change(row: Row) -> Row:
+        return row | {name: row[name] + more for name in ("reconsume_times", "attempt")}
+
+    return lambda rows: [change(row) if row["topic"].startswith(topic) else row for row in rows]
+
+
 def flipped(at: PlantedShard) -> None:
     """A bit in the middle of the file. Not all such bits are in a page that can still be read."""
     path = at.path(imported(at))
@@ -142,6 +155,25 @@ FAULTS: dict[str, tuple[Plant, Problem]] = {
     "a delivered retry in another group's topic": (
         rows_of(delivered, first_row(topic="%RETRY%other")),
         Problem.COPY_IN_ANOTHER_TOPIC,
+    ),
+    "a retry with a property more": (rows_of(retried, another_property), Problem.COPY_PROPERTIES_DIFFER),
+    "a delivered retry with a property more": (rows_of(delivered, another_property), Problem.COPY_PROPERTIES_DIFFER),
+    "a retry that was tried more often": (
+        rows_of(retried, tried_otherwise("SCHEDULE", 1)),
+        Problem.COPY_PROPERTIES_DIFFER,
+    ),
+    "a retry of another attempt": (rows_of(retried, first_row(attempt=7)), Problem.COPY_PROPERTIES_DIFFER),
+    "a delivered retry that was tried more often": (
+        rows_of(delivered, tried_otherwise("%RETRY%", 1)),
+        Problem.COPY_PROPERTIES_DIFFER,
+    ),
+    "a dead letter that was tried more often": (
+        rows_of(of_topic("%DLQ%"), tried_otherwise("%DLQ%", 1)),
+        Problem.COPY_PROPERTIES_DIFFER,
+    ),
+    "a dead letter that was tried less often": (
+        rows_of(of_topic("%DLQ%"), tried_otherwise("%DLQ%", -1)),
+        Problem.COPY_PROPERTIES_DIFFER,
     ),
     "a unique key altered": (rows_of(imported, first_row(unique_key="1" * 32)), Problem.PROPERTIES_DIFFER),
     "a property altered": (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pyarrow as pa
@@ -90,6 +91,27 @@ def test_only_a_window_has_ranges_of_another_pass() -> None:
         record = full_record(action)
         (range_,) = record["consumed"]
         assert facts(record | {"consumed": [range_ | {"pass": 1}]}) == expected
+
+
+@pytest.mark.parametrize(
+    ("group", "to_topic", "topic", "is_sound"),
+    [
+        ("g", None, "%RETRY%g", True),
+        ("g", None, "Orders", False),
+        ("g", "Orders", "Orders", True),
+        ("g", "Orders", "%RETRY%g", False),
+        ("g", "Orders", None, True),
+        (None, None, "Orders", True),
+    ],
+)
+def test_copies_of_a_redrive_are_in_the_topic_that_it_names(
+    group: str | None, to_topic: str | None, topic: str | None, is_sound: bool
+) -> None:
+    """What is null is another fact."""
+    record = full_record(Action.REDRIVE) | {"group_name": group, "parameters": json.dumps({"to_topic": to_topic})}
+    (segment,) = record["produced"]
+    said = "copies in another topic than its to_topic"
+    assert (said in ", ".join(facts(record | {"produced": [segment | {"topic": topic}]}))) is not is_sound
 
 
 def test_a_subscription_has_a_version() -> None:

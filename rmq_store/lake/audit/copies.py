@@ -1,4 +1,5 @@
-"""Copies and the messages that they name: the same unique key, the same body, and the queue for which the message was meant."""
+"""Copies and the messages that they name: the same unique key, body and properties of users, the number of attempts that
+follows, and the queue for which the message was meant."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.commit.ctl import lane
+from rmq_store.consumer.retry import Cause
 from rmq_store.lake.audit.file_content import COPIES, ORIGIN, ORIGINALS, PLACE
 from rmq_store.lake.audit.finding import Finding, Problem
 from rmq_store.lake.table.shard import Shard
@@ -45,9 +47,8 @@ def compare_copies(
     """
     every = pa.concat_tables([COPIES.empty_table(), *copies])
     messages = pa.concat_tables([ORIGINALS.empty_table(), *originals])
-    renamed = {"key": "message_key", "body": "message_body"} | dict(
-        zip([*PLACE, "queue_offset"], ORIGIN.names, strict=True)
-    )
+    renamed = {name: f"message_{name}" for name in ("key", "body", "properties", "reconsume_times")}
+    renamed |= dict(zip([*PLACE, "queue_offset"], ORIGIN.names, strict=True))
     messages = messages.rename_columns([renamed.get(name, name) for name in messages.column_names])
     messages = messages.append_column("stored", pa.repeat(pa.scalar(True), len(messages)))
     joined = every.join(messages, ORIGIN.names, join_type="left outer", use_threads=False)
@@ -72,9 +73,10 @@ def compare_copies(
 
 def _problems(both: pa.Table) -> Iterator[tuple[Problem, pa.ChunkedArray]]:
     yield Problem.COPY_OF_ANOTHER_MESSAGE, pc.not_equal(both.column("key"), both.column("message_key"))
-    yield Problem.COPY_BODY_DIFFERS, pc.not_equal(both.column("body"), both.column("message_body"))
+    yield Problem.COPY_BODY_DIFFERS, _differs(both, "body")
+    yield Problem.COPY_PROPERTIES_DIFFER, pc.or_(_differs(both, "properties"), _other_attempts(both))
     leaves = pc.and_(
-        pc.equal(both.column("cause"), DELIVERED),
+        _is_of(both, DELIVERED),
         pc.invert(pc.is_in(both.column("topic"), pa.array(sorted(WAITING_TOPICS)))),
     )
     stays = pc.and_kleene(
@@ -82,6 +84,35 @@ def _problems(both: pa.Table) -> Iterator[tuple[Problem, pa.ChunkedArray]]:
         pc.equal(both.column("queue_id").cast(pa.string()), both.column("real_queue_id")),
     )
     yield Problem.COPY_IN_ANOTHER_TOPIC, pc.and_(leaves, pc.invert(pc.fill_null(stays, False)))
+
+
+def _is_of(both: pa.Table, cause: str) -> pa.ChunkedArray:
+    return _equal(both.column("cause"), cause)
+
+
+def _equal(left: pa.ChunkedArray, right: pa.ChunkedArray | str) -> pa.ChunkedArray:
+    return pc.fill_null(pc.equal(left, right), False)
+
+
+def _differs(both: pa.Table, name: str) -> pa.ChunkedArray:
+    """Copies whose sum is not that of their message; of a redriven one it is that after the edits."""
+    expected = pc.if_else(_is_of(both, _REDRIVEN), both.column(f"edited_{name}"), both.column(f"message_{name}"))
+    return pc.fill_null(pc.not_equal(both.column(name), expected), True)
+
+
+def _other_attempts(both: pa.Table) -> pa.ChunkedArray:
+    """Copies with another number of attempts than follows from their message: the same when it is delivered, 0 when it is
+    redriven, else one more. A message in order is tried several times without a copy, and its dead letter has a property with
+    their number."""
+    times, before = (pc.fill_null(both.column(name), 0) for name in ("reconsume_times", "message_reconsume_times"))
+    more = pc.add(before, pa.scalar(1, pa.int32()))  # a Java int, which wraps
+    expected = pc.if_else(_is_of(both, _REDRIVEN), 0, pc.if_else(_is_of(both, DELIVERED), before, more))
+    in_order = pc.and_(
+        pc.invert(pc.is_in(both.column("cause"), pa.array([DELIVERED, _REDRIVEN, str(Cause.RETRY)]))),
+        pc.and_(pc.greater(times, more), _equal(both.column("tries"), times.cast(pa.string()))),
+    )
+    wrong = pc.and_(pc.not_equal(times, expected), pc.invert(in_order))
+    return pc.or_(wrong, pc.invert(_equal(pc.coalesce(both.column("attempt"), times), times)))
 
 
 def _of_another_group(shard: Shard, copies: pa.Table) -> Iterator[Finding]:

@@ -4,9 +4,8 @@ the edits again, so that a copy must have exactly them (``docs/decisions/0020-ed
 from __future__ import annotations
 
 import json
-import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
@@ -17,7 +16,7 @@ import pyarrow as pa
 
 from rmq_store.admin.redrive_edits import Content, MessageEdits
 from rmq_store.errors import WrongUse
-from rmq_store.lake.table.edited_rows import after_edits
+from rmq_store.lake.table.edited_rows import after_edits, columns_of
 from rmq_store.lake.table.tables import queue_of_row
 from rmq_store.message.message import MessageQueue
 
@@ -38,7 +37,7 @@ ORDER BY c.shard, c.commit_id, c.topic, c.broker_name, c.queue_id, c.begin_offse
 
 @dataclass(frozen=True, slots=True)
 class EditedLetters:
-    """Dead letters of a queue whose copies have edits of their bodies: ranges ``[begin, end)`` of offsets, ascending."""
+    """Dead letters of a queue whose copies have edits: ranges ``[begin, end)`` of offsets, ascending."""
 
     queue: MessageQueue
     begins: Numbers
@@ -63,7 +62,7 @@ def edited_letters(commits: pa.Table, ranges: pa.Table) -> list[EditedLetters]:
     for (commit_id, queue), rows in groupby(ranges.to_pylist(), key=lambda row: (row["commit_id"], queue_of_row(row))):
         of_queue = [(row["begin_offset"], row["end_offset"]) for row in rows]
         of_commit = edits.get(commit_id)
-        if of_commit is not None and of_commit.of_body:
+        if of_commit is not None:
             begins, ends = np.array(of_queue, np.int64).T
             letters.append(EditedLetters(queue, begins, ends, of_commit))
     return letters
@@ -84,11 +83,12 @@ def letters_of_file(segments: pa.Table, letters: Sequence[EditedLetters]) -> tup
     return tuple(of_file)
 
 
-def body_sums(rows: pa.Table, edits: MessageEdits) -> Iterable[int]:
-    """For each row the sum of its body after the edits, as in ``file_content.ORIGINALS``; -1 where they do not apply."""
-    for content in after_edits(rows, edits):
-        if isinstance(content, Content):
-            body = content.body or b""
-            yield len(body) << 32 | zlib.crc32(body)
-        else:
-            yield -1
+def edited_columns(rows: pa.Table, edits: MessageEdits) -> dict[str, pa.Array]:
+    """The columns that the edits read (``columns_of``) after them; null for a row to which they do not apply."""
+    names = columns_of(edits)
+    after = [one if isinstance(one, Content) else None for one in after_edits(rows.select(names), edits)]
+    values = {
+        "properties": [one and list(one.properties.items()) for one in after],
+        "body": [one and (one.body or b"") for one in after],
+    }
+    return {name: pa.array(values[name], rows.schema.field(name).type) for name in names}

@@ -17,14 +17,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from rmq_store.admin.redrive_edits import OWNED
 from rmq_store.errors import RmqError
 from rmq_store.filter.subscription import build_subscription_data
-from rmq_store.lake.audit.edits import EditedLetters, body_sums
+from rmq_store.lake.audit.edits import EditedLetters, edited_columns
 from rmq_store.lake.audit.finding import Problem
 from rmq_store.lake.read.filter import matching
 from rmq_store.lake.table import tables
 from rmq_store.lake.table.evidence import hashes
 from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.window.window_keys import text_hashes
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import MessageConst
 from rmq_store.message.sys_flag import MessageSysFlag
@@ -53,33 +55,44 @@ SEGMENTS = pa.schema(
 )
 """The segments of a file, by row."""
 
+_SUMS = (
+    pa.field("key", pa.int64()),
+    pa.field("body", pa.int64()),
+    pa.field("properties", pa.uint64()),
+)
+"""``key``: the CRC of the unique key, -1 without one; ``body``: that of the body, and in the upper bits its size;
+``properties``: as ``property_sums``."""
+
 ORIGINALS = pa.schema(
     [
         *(tables.MSG.field(name) for name in PLACE),
         ("queue_offset", pa.int64()),
-        ("key", pa.int64()),
-        ("body", pa.int64()),
+        *_SUMS,
+        tables.MSG.field("reconsume_times"),
+        ("edited_body", pa.int64()),
+        ("edited_properties", pa.uint64()),
         ("real_topic", pa.string()),
         ("real_queue_id", pa.string()),
     ]
 )
-"""Messages that copies name. ``key``: the CRC of the unique key, -1 without one; ``body``: that of the body, and in the upper
-bits its size, after the edits of a redrive; ``real_*``: the properties REAL_TOPIC and REAL_QID."""
+"""Messages that copies name. ``edited_*``: the sums after the edits of a redrive, null where these do not apply; ``real_*``:
+the properties REAL_TOPIC and REAL_QID."""
 
 _ORIGIN = ("origin_topic", "origin_broker_name", "origin_queue_id", "origin_queue_offset")
 COPIES = pa.schema(
     [
         *(tables.MSG.field(name) for name in (*_ORIGIN, "cause", "group_name", *PLACE)),
         ("queue_offset", pa.int64()),
-        ("key", pa.int64()),
-        ("body", pa.int64()),
+        *_SUMS,
+        *(tables.MSG.field(name) for name in ("reconsume_times", "attempt")),
+        ("tries", pa.string()),
     ]
 )
-"""Copies, with the place of the message that each names, and the same sums."""
+"""Copies, with the place of the message that each names, and the same sums. ``tries``: the property RECONSUME_TIME."""
 
 _COLUMNS = [
     *PLACE, "rel", "queue_offset", "unique_key", "keys", "tags", "tags_code", "stored_body_size", "body_crc", "sys_flag",
-    "group_name", *_ORIGIN, "cause", "properties", "body",
+    "group_name", *_ORIGIN, "cause", "reconsume_times", "attempt", "properties", "body",
 ]  # fmt: skip
 
 _OF_PROPERTIES = {
@@ -296,7 +309,9 @@ class _Rows:
         if not mask.any():
             return []
         rows = pa.array(np.flatnonzero(mask))
-        columns = {name: self._column(name).take(rows) for name in (*_ORIGIN, "cause", "group_name", *PLACE)}
+        columns = {name: self._column(name).take(rows) for name in COPIES.names if name in tables.MSG.names}
+        properties = self._column("properties").take(rows)
+        columns["tries"] = pc.map_lookup(properties, MessageConst.RECONSUME_TIME, "last")
         return [pa.table(columns | self._sums(mask), schema=COPIES)]
 
     def originals(self) -> list[pa.Table]:
@@ -304,17 +319,18 @@ class _Rows:
         if not mask.any():
             return []
         rows = pa.array(np.flatnonzero(mask))
-        columns = {name: self._column(name).take(rows) for name in PLACE}
+        columns = {name: self._column(name).take(rows) for name in (*PLACE, "reconsume_times")}
         properties = self._column("properties").take(rows)
         columns["real_topic"] = pc.map_lookup(properties, MessageConst.REAL_TOPIC, "last")
         columns["real_queue_id"] = pc.map_lookup(properties, MessageConst.REAL_QUEUE_ID, "last")
         columns |= self._sums(mask)
-        columns["body"] = self._with_edits(np.flatnonzero(mask), columns["body"])
+        columns |= self._after_edits(np.flatnonzero(mask), columns)
         return [pa.table([columns[name] for name in ORIGINALS.names], schema=ORIGINALS)]
 
-    def _with_edits(self, rows: Numbers, sums: pa.Array) -> pa.Array:
-        """The sums of the bodies of some rows, where a redrive has edits after these."""
-        changed = np.array(sums, np.int64)
+    def _after_edits(self, rows: Numbers, sums: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
+        """The sums of some rows after the edits of a redrive. ``sums``: before them."""
+        bodies, properties = np.array(sums["body"], np.int64), np.array(sums["properties"], np.uint64)
+        applies = np.ones(len(rows), np.bool_)
         for one in self._task.edits:
             is_edited = one.has(self.offsets[rows])
             for name in PLACE:
@@ -322,9 +338,16 @@ class _Rows:
                 is_edited &= np.asarray(of_queue)[rows]
             if is_edited.any():
                 messages = pa.table({name: self._column(name) for name in ("properties", "body")})
-                messages = messages.take(pa.array(rows[is_edited]))
-                changed[is_edited] = np.fromiter(body_sums(messages, one.edits), np.int64, len(messages))
-        return pa.array(changed)
+                edited = edited_columns(messages.take(pa.array(rows[is_edited])), one.edits)
+                applies[is_edited] = np.asarray(pc.is_valid(edited["properties"]))
+                properties[is_edited] = property_sums(edited["properties"])
+                if "body" in edited:
+                    texts = [body or b"" for body in edited["body"].to_pylist()]
+                    bodies[is_edited] = [len(text) << 32 | zlib.crc32(text) for text in texts]
+        return {
+            "edited_body": pa.array(bodies, mask=~applies),
+            "edited_properties": pa.array(properties, mask=~applies),
+        }
 
     def _named(self) -> Mask:
         """Rows of messages that copies name."""
@@ -348,6 +371,7 @@ class _Rows:
             "queue_offset": pa.array(self.offsets[mask]),
             "key": pa.array([-1 if text is None else zlib.crc32(text.encode()) for text in texts], pa.int64()),
             "body": pa.array((sizes << 32 | self._crcs)[mask]),
+            "properties": pa.array(property_sums(self._column("properties").take(rows))),
         }
 
     def filtered(self) -> Iterator[tuple[Numbers, Numbers, Sums]]:
@@ -364,6 +388,19 @@ class _Rows:
             sums = np.concatenate([[np.uint64(0)], np.cumsum(np.where(others, hashes(self.offsets), np.uint64(0)))])
             begins, ends = begins[touched], ends[touched]
             yield several.numbers[touched], counts[ends] - counts[begins], sums[ends] - sums[begins]
+
+
+def property_sums(maps: pa.Array) -> Sums:
+    """For each message a hash of the properties that users set, in whatever order; 0 without one."""
+    lists = maps.cast(pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())])))
+    entries = pc.list_flatten(lists)
+    names = pc.struct_field(entries, "key").dictionary_encode()  # many messages have few names
+    of_users = pc.invert(pc.is_in(names.dictionary, pa.array(sorted(OWNED)))).take(names.indices)
+    keys = text_hashes(names.dictionary).view(np.uint64)[names.indices.filter(of_users)]
+    values = text_hashes(pc.fill_null(pc.struct_field(entries, "value").filter(of_users), "")).view(np.uint64)
+    sums = np.zeros(len(maps), np.uint64)
+    np.add.at(sums, pc.list_parent_indices(lists).filter(of_users), hashes(keys ^ hashes(values)))
+    return sums
 
 
 def _differ(left: pa.Array, right: pa.Array) -> Mask:

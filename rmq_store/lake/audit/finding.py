@@ -81,6 +81,7 @@ class Problem(StrEnum):
     PROPERTIES_DIFFER = "properties differ"
     COPY_OF_ANOTHER_MESSAGE = "copy of another message"
     COPY_BODY_DIFFERS = "copy has another body"
+    COPY_PROPERTIES_DIFFER = "copy has other properties"
     FILTERED_DIFFERS = f"{OF_OUTCOME} differs from the filter"
     NOT_AUDITED = "not audited"
 
@@ -290,6 +291,11 @@ ADVICE: Mapping[Problem, Advice] = {
     ),
     Problem.COPY_BODY_DIFFERS: Advice(
         "a retry, a dead letter or a delivered message has not the body of the message that it names", _RESTORE_FILE
+    ),
+    Problem.COPY_PROPERTIES_DIFFER: Advice(
+        "a retry, a dead letter, a delivered or a redriven message has not the properties of users, or not the number of "
+        "attempts, that follow from the message that it names and from the edits of its redrive",
+        _RESTORE_FILE,
     ),
     Problem.FILTERED_DIFFERS: Advice(
         "the record of a window counts other messages as filtered than those that do not match its subscription",

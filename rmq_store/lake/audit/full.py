@@ -2,7 +2,8 @@
 
 - The bytes of each file are those that its commit wrote, and recorded once.
 - Each row is at the place that its segment says, and its body has its CRC.
-- A copy is the copy of the message that it names, with the edits of its redrive, and went where that message says.
+- A copy is the copy of the message that it names, with the edits of its redrive and the attempts that follow, and went
+  where that message says.
 - A window filtered the messages that do not match its subscription, and no others.
 """
 
@@ -100,7 +101,7 @@ class FullReport:
 
 
 def full(store: LakeStore, engine: Engine, progress: Progress | None = None) -> FullReport:
-    """Read every file. Memory: per slot of the engine a file and 10,000 of its rows; and here about 100 bytes for each copy.
+    """Read every file. Memory: per slot of the engine a file and 10,000 of its rows; and here about 150 bytes for each copy.
     ``progress`` counts bytes.
 
     What cannot be read is a finding. Raises only what ``engine`` raises for tasks that could not run.

@@ -18,6 +18,8 @@ from rmq_store.commit.ctl import Action
 from rmq_store.commit.ctl_fields import FIELDS, NULL_IN_ITEMS, TOGETHER, WITH_PASS, Actions
 from rmq_store.commit.positions import Outcome
 from rmq_store.lake.table import tables
+from rmq_store.lake.table.tables import json_object
+from rmq_store.message.message_const import retry_topic
 
 Mask = npt.NDArray[np.bool_]
 """A value for each record."""
@@ -58,6 +60,7 @@ def _facts(rows: pa.Table, actions: pa.Array) -> Iterator[tuple[str, Mask]]:
         yield f"only one of {first} and {second}", only_one
     for name, nullable in NULL_IN_ITEMS.items():
         yield from _facts_of_items(name, _column(rows, name), nullable, actions)
+    yield "copies in another topic than its to_topic", _redriven_elsewhere(rows, actions)
 
 
 def _facts_of_items(
@@ -81,6 +84,22 @@ def _facts_of_items(
             none_but_hash = pc.and_(pc.equal(fields[outcome], 0), pc.not_equal(fields[f"{outcome}_hash"], 0))
             yield f"{name}.{outcome}_hash without {outcome}", records(none_but_hash)
         yield f"a {name}.pass other than 0", records(pc.not_equal(fields["pass"], 0)) & ~_are_of(actions, WITH_PASS)
+
+
+def _redriven_elsewhere(rows: pa.Table, actions: pa.Array) -> Mask:
+    """Redrives whose copies are not all in the topic that their parameters name, else in the retry topic of the group."""
+    elsewhere = _are_of(actions, frozenset({Action.REDRIVE})) & _has(_column(rows, "produced"))
+    for number in np.flatnonzero(elsewhere).tolist():
+        group, text, produced = (
+            _column(rows, name)[number].as_py() for name in ("group_name", "parameters", "produced")
+        )
+        parameters = json_object(text)
+        if parameters is None or group is None:  # another part, or another fact, says so
+            elsewhere[number] = False
+            continue
+        topic = parameters.get("to_topic") or retry_topic(group)
+        elsewhere[number] = any(segment["topic"] not in (topic, None) for segment in produced)
+    return elsewhere
 
 
 def _column(rows: pa.Table, name: str) -> pa.Array:
