@@ -16,7 +16,7 @@ from rmq_store.lake.commit import dispatch as dispatching
 from rmq_store.lake.commit.derived_tables import COMMITS
 from rmq_store.lake.commit.rebuild import check
 from rmq_store.lake.table import checkpoint
-from rmq_store.lake.table.checkpoint import LEAST_AGE_MS, checkpoint_if_due, clean_up, write_checkpoint
+from rmq_store.lake.table.checkpoint import LEAST_AGE_MS, checkpoint_if_due, checkpoint_name, clean_up, write_checkpoint
 from rmq_store.lake.table.delta_log import LogCleaned
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.object_store import Root
@@ -276,13 +276,15 @@ def test_a_freed_name_is_not_taken_for_the_end_of_the_log_by_any_clock(
 
 
 def test_a_checkpoint_that_is_written_late_does_not_hide_a_clean_up(lake: Lake) -> None:
-    """By a process that slept while the log behind its checkpoint went, with the entry of the checkpoint."""
+    """By a process that slept while the log behind its checkpoint went."""
     table = lake.shard.commitlog
     write_checkpoint(table)
-    kept = lake.shard
+    late = Path(table.root.location, checkpoint_name(table, table.version))
+    kept, content = lake.shard, late.read_bytes()
     assert kept.commitlog.log.view.checkpoint == kept.commitlog.version
     other_commits(lake, 3)
     clean_log(lake.shard.commitlog)
+    late.write_bytes(content)
     with pytest.raises(StaleAttempt):
         kept.commitlog.put([], {"x": 1}, host=lake.host)
     assert kept.commitlog.log.view.version == table.version + 3

@@ -266,6 +266,29 @@ def test_a_first_entry_that_does_not_describe_the_table_is_damage(tmp_path: Path
         log.opened()
 
 
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_what_was_listed_before_a_clean_up_is_listed_again(
+    log: Log, monkeypatch: pytest.MonkeyPatch, *, checkpointed: bool
+) -> None:
+    """In a folder, also where the one file that was listed is there again: written late, by a process that slept."""
+    first = log.checkpoint(0) if checkpointed else log.entry(0)
+    content, names_in, lists = first.read_bytes(), Root.names_in, list[str]()
+
+    def listed(root: Root, folder: str, after: str = "") -> tuple[Sequence[str], int]:
+        answer = names_in(root, folder, after)
+        lists.append(folder)
+        if len(lists) == 1:
+            log.entries([txn("a", 8)], [txn("a", 9)])
+            log.checkpoint(2)
+            log.clean(2)
+            first.write_bytes(content)
+        return answer
+
+    monkeypatch.setattr(Root, "names_in", listed)
+    view = log.view
+    assert (view.version, view.positions.get("a")) == (2, 9)
+
+
 @pytest.mark.parametrize("value", [None, 3, "", "name"])
 def test_statistics_are_read_whatever_columns_the_metadata_names(log: Log, value: Any) -> None:
     before = state(log.view)["files"]
@@ -808,7 +831,7 @@ def test_a_listing_with_a_hole_is_read_again(log: Log, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(Root, "names_in", names_in)
     assert log.view.version == 2
-    assert len(listings) == 2
+    assert len(listings) == 3  # the last one behind the reading
 
 
 def test_a_log_that_takes_an_hour_to_read_is_read_again(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -822,7 +845,7 @@ def test_a_log_that_takes_an_hour_to_read_is_read_again(log: Log, monkeypatch: p
 
     monkeypatch.setattr(Root, "names_in", long_ago)
     assert log.view.version == log.version
-    assert len(listings) == 2
+    assert len(listings) == 3  # the last one behind the reading
 
 
 def test_a_copy_of_an_earlier_entry_is_refused(tmp_path: Path) -> None:

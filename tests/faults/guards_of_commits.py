@@ -214,13 +214,23 @@ COMMITS = (
     ),
     Guard(
         "lake.table.delta_log:DeltaLog._is_freed",
-        cases(CHECKPOINT, "a_freed_name_is_not_taken_for_the_end_of_the_log_by_any_clock"),
-        ((" and not self._is_there(file)", " and self._end_of(file.name) is None"),),
+        cases(
+            CHECKPOINT,
+            "a_freed_name_is_not_taken_for_the_end_of_the_log_by_any_clock",
+            "a_checkpoint_that_is_written_late_does_not_hide_a_clean_up",
+        ),
+        (
+            (
+                "return not self._is_there(view.newest)",
+                "return not self._root.exists(f'{self._folder}/{view.newest.name}')",
+            ),
+            ("self._has_checkpoint_after(view.checkpoint)", "not self._is_there(view.newest)"),
+        ),
     ),
     Guard(
-        "lake.table.delta_log:DeltaLog._own_entry",
-        cases(CHECKPOINT, "a_checkpoint_that_is_written_late_does_not_hide_a_clean_up"),
-        (("return None if end is None else LogFile(name, end)", "return None"),),
+        "lake.table.delta_log:DeltaLog._has_checkpoint_after",
+        cases(LOG, "what_was_listed_before_a_clean_up_is_listed_again"),
+        (("return max(_numbers(CHECKPOINT, names), default=-1) > version", "return False"),),
     ),
     # --- the commit of the lake ---
     Guard(

@@ -148,7 +148,11 @@ class _Model:
         """The answers in the order of their names, up to the first absent one."""
         view, age = reader.view, reader.age
         for answer in reader.answers:
-            if self.store.is_freed(state, view[: reader.base] if reader.listed else view):
+            if reader.listed:
+                freed = self.scenario.folder and self.store.is_passed(state, reader.base)
+            else:
+                freed = self.store.is_freed(state, view, reader.base)
+            if freed:
                 return self._opened(state, reader)
             if answer.entry >= 0:
                 self.store.applied(state, view, len(view) + 1, answer.entry)

@@ -62,6 +62,7 @@ GUARDS = {
     # in a folder, whose hosts have clocks of their own
     "look before": "after a name was created or read, the entry before it is looked at",
     "look compared": "and it is the one that was read, not another one in a freed name",
+    "newer checkpoint": "behind a checkpoint, and after an opening, a LIST is looked at for a newer one",
     # opening and clean-up
     "list": "an opening lists the checkpoints and the entries",
     "checkpoint before names": "what a checkpoint covers is never read by its name",

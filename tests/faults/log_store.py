@@ -71,14 +71,19 @@ class Store:
         self.applied(state, view, answer.name, answer.entry)
         return (*view, answer.entry)
 
-    def is_freed(self, state: State, view: View) -> bool:
-        """Whether the entry before the next name is not the one that was read: the oldest go first."""
+    def is_freed(self, state: State, view: View, base: int) -> bool:
+        """Whether the entry before the next name is not the one that was read: the oldest go first. ``base``: the checkpoint
+        from which the view was opened."""
         if not self.scenario.folder or not self.has("look before"):
             return False
-        if not view:  # the table's first entry, which goes before all that are searched
-            return state.deleted > 0
+        if len(view) == base:
+            return self.is_passed(state, base)
         entry = self.content(state, len(view))
         return entry is None or (entry != view[-1] and self.has("look compared"))
+
+    def is_passed(self, state: State, checkpoint: int) -> bool:
+        """Whether a LIST shows a newer checkpoint, behind which a clean-up may have deleted entries."""
+        return self.has("newer checkpoint") and any(one.version > checkpoint for one in state.checkpoints)
 
     def applied(self, state: State, view: View, name: int, entry: int) -> None:
         if state.log[:name] != (*view, entry):

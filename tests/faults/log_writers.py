@@ -80,12 +80,15 @@ class Writers:
 
     def _look(self, state: State, writer: Writer, answer: Answer) -> Steps:
         """Behind an answer, at the entry before its name."""
-        view = writer.view[: writer.base] if writer.listed else writer.view
-        freed, writer = self.store.is_freed(state, view), writer._replace(answer=None)
+        if writer.listed:
+            freed = self.store.is_passed(state, writer.base)
+        else:
+            freed = self.store.is_freed(state, writer.view, writer.base)
+        writer = writer._replace(answer=None)
         append = writer.append
         if append is None or writer.at == "walk":
             if freed:
-                yield from self._open(state, writer, f"{len(view)} is gone, opens again")
+                yield from self._open(state, writer, f"{len(writer.view)} is gone, opens again")
             else:
                 yield from self._walked(state, writer, answer)
         elif not answer.name:

@@ -174,6 +174,7 @@ MUTANTS = [
     # In a folder.
     (["look before"], "folder", "R2"),
     (["look before"], "folder", "I7"),
+    (["newer checkpoint"], "folder", "R2"),
     (["look compared"], "folder, two behind", "R2"),
     (["look compared"], "folder, two behind", "I7"),
     # Opening and clean-up.

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 from urllib.parse import unquote
+from zlib import crc32
 
 import pyarrow.parquet as pq
 
@@ -186,16 +187,16 @@ def _check_history(version: _Version, target: Root, stored: Mapping[str, int]) -
     newest = max((_number_of(name) for name in stored if name.startswith(folder)), default=-1)
     if newest < 0:
         return
-    name = f"{folder}{entry_name(newest)}"
-    ours, theirs = table.root.look_at(name)[0], target.read(name)
-    if ours is not None:
-        is_same = ours == theirs
-    elif table is version.shard.commitlog and newest < table.version:
-        # The entry was cleaned up, but its commits are still there.
+    name, view = f"{folder}{entry_name(newest)}", table.log.view
+    theirs = target.read(name)
+    if newest > view.checkpoint:
+        is_same = crc32(theirs) == view.checksums.get(newest)
+    elif table is version.shard.commitlog:
+        # The entry may be cleaned up, and its name filled again, but its commits are still there.
         ids = parse_entry(theirs, newest, target.uri_of(name)).commit_ids
         is_same = not ids or version.shard.ctl_of(ids[0]) is not None
     else:
-        is_same = newest < table.version
+        is_same = True
     if not is_same:
         raise WrongUse(
             f"{target.uri_of(name)} is not an entry of {table.root.uri_of(table.path)}: something has written to the backup, "

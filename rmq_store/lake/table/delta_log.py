@@ -144,13 +144,10 @@ class DeltaLog:
         return self.view.newest is not None and self._is_there(self.view.newest)
 
     def _is_there(self, file: LogFile) -> bool:
-        return self._end_of(file.name) == file.end
-
-    def _end_of(self, name: str) -> tuple[bytes, int] | None:
         try:
-            return self._root.tail(f"{self._folder}/{name}", END_BYTES)
+            return self._root.tail(f"{self._folder}/{file.name}", END_BYTES) == file.end
         except (FileNotFoundError, MissingFile):
-            return None
+            return False
 
     def commit_ids(self) -> tuple[str, ...]:
         """The commits in the newest entry that was read; none when the view begins with it, and it was cleaned away."""
@@ -238,16 +235,26 @@ class DeltaLog:
         except MissingFile as error:
             raise LogDamaged(f"{self._root.uri_of(name)} is not a file") from error
 
-    def _is_freed(self, before: LogFile | None = None) -> bool:
-        """Whether a clean-up may have deleted the entry behind ``before`` until now: this file is not what was read, and the
-        oldest go first. ``before``: the newest file that was read, unless given.
+    def _is_freed(self) -> bool:
+        """Whether a clean-up may have deleted the entry behind the newest file that was read: this file is not what was read,
+        and the oldest go first.
 
         Only a folder is asked. There a host whose clock is ahead may delete entries behind a checkpoint of seconds, and a view
         looks young that is not. S3 has one clock for all. Another entry may be there instead, of a writer who took the freed
         name for the end.
         """
-        file = before or self.view.newest
-        return self._root.is_local and file is not None and not self._is_there(file)
+        view = self.view
+        if not self._root.is_local or view.newest is None:
+            return False
+        if view.version == view.checkpoint:
+            return self._has_checkpoint_after(view.checkpoint)
+        return not self._is_there(view.newest)
+
+    def _has_checkpoint_after(self, version: int) -> bool:
+        """By a listing. A clean-up leaves the checkpoint behind which it deletes, so no entry from the newest one on was ever
+        deleted. That a checkpoint is still there proves nothing: a process that slept may write it."""
+        names, _ = self._root.names_in(self._folder, f"{max(version, 0):020d}")
+        return max(_numbers(CHECKPOINT, names), default=-1) > version
 
     def _looked_at(self, versions: Sequence[int]) -> Iterator[tuple[bytes | None, int]]:
         return in_parallel(self._root, self._look_at, [self._name(version) for version in versions], LOG_REQUESTS)
@@ -263,9 +270,7 @@ class DeltaLog:
             for checkpoint in reversed(_numbers(CHECKPOINT, names)):
                 name = self._checkpoint_name(checkpoint)
                 try:
-                    own = self._own_entry(checkpoint)
                     view = self._from_checkpoint(name, self._read(name), checkpoint, at_ms)
-                    view.newest = own or view.newest
                     break
                 except FileNotFoundError:  # a clean-up, which leaves newer ones
                     return None if not last_try else self._refuse_hole(name)
@@ -284,22 +289,14 @@ class DeltaLog:
             if last_try:
                 raise _without_entries(damage) if damage else self._hole(view.version + 1, entries, names)
             return None
-        before = view.newest if view.checkpoint >= 0 else None
         for version, (content, answered_ms) in zip(entries, self._looked_at(entries), strict=True):
             if content is None or not is_young(at_ms, answered_ms):
                 return None if not last_try else self._refuse_hole(self._name(version))
             view.apply(self._parsed(version, content))
-            before = before or view.newest
-        if before and self._is_freed(before):
-            return None if not last_try else self._refuse_hole(f"{self._folder}/{before.name}")
+        newest = max(_numbers(CHECKPOINT, names), default=-1)
+        if self._root.is_local and self._has_checkpoint_after(newest):  # what was read may have been freed by then
+            return None if not last_try else self._refuse_hole(self._name(view.version))
         return view
-
-    def _own_entry(self, checkpoint: int) -> LogFile | None:
-        """The entry of a checkpoint, in a folder that has it. It says more than the checkpoint, which a process that slept may
-        write when both are gone. It is read first, as it is deleted last."""
-        name = entry_name(checkpoint)
-        end = self._end_of(name) if self._root.is_local else None
-        return None if end is None else LogFile(name, end)
 
     def _hole(self, first: int, entries: Sequence[int], names: Sequence[str]) -> LogDamaged:
         missing = next(version for version, entry in enumerate(entries, first) if version != entry)
