@@ -727,23 +727,36 @@ with DAG("others"):
     undo = {"group": group, "reason": "r"}
     show_undo = RmqUndoOperator(task_id="show_undo", dry_run=True, **undo)
     take_back = RmqUndoOperator(task_id="take_back", dry_run=False, preview="show_undo", **undo)
-    replay = {"group": group, "topic": "PaymentFlow", "since": "2000-01-01T00:00:00Z"}
+    replay = {"group": group, "topic": "PaymentFlow", "since": "2000-01-01T00:00:00Z", "reason": "r"}
     plan = RmqPlanReplayOperator(task_id="plan", **replay)
     again = RmqReplayOperator(task_id="again", shard="broker-a", preview="plan", **replay)
-    for shows, acts in ((show_reset, move), (show_undo, take_back), (plan, again)):
-        shows >> RmqApprovalOperator(task_id=f"ask_{acts.task_id}", preview=shows.task_id) >> acts
+    other = {"group": "payments", "reason": "other"}
+    others = [
+        RmqResetOffsetOperator(task_id="move_other", dry_run=False, preview="show_reset", **reset | other),
+        RmqUndoOperator(task_id="take_back_other", dry_run=False, preview="show_undo", **undo | other),
+        RmqReplayOperator(task_id="again_other", shard="broker-a", preview="plan", **replay | other),
+    ]
+    for shows, acts, of_other in zip((show_reset, show_undo, plan), (move, take_back, again), others, strict=True):
+        shows >> RmqApprovalOperator(task_id=f"ask_{acts.task_id}", preview=shows.task_id) >> [acts, of_other]
 """
 
 
-def test_another_group_than_the_approved_one_is_left_alone(
-    deployed: LakeStore, run: Run, tmp_path: Path, asked: list[Any], meanwhile: list[Callable[[], None]]
+def test_another_group_than_the_approved_one_is_left_alone_and_another_reason_is_not_recorded(
+    deployed: LakeStore,
+    run: Run,
+    tmp_path: Path,
+    asked: list[Any],
+    meanwhile: list[Callable[[], None]],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The XCom of a task that chooses the group is written while the questions wait."""
+    """The XCom of a task that chooses the group is written while the questions wait. Other tasks have another reason."""
     for group in ("payments", "planned"):
         run("rmq_reset_offset", RESET | {"group": group, "approve": False})
     meanwhile.append(lambda: write_xcom("others", "choose", "return_value", lambda _: "planned"))
     tasks = {task.task_id: str(task.state) for task in dag_of(CHOSEN, tmp_path).test().get_task_instances()}
-    assert (len(asked), {tasks[name] for name in ("move", "take_back", "again")}) == (3, {"failed"})
+    acts = [f"{name}{other}" for name in ("move", "take_back", "again") for other in ("", "_other")]
+    assert (len(asked), {tasks[name] for name in acts}) == (3, {"failed"})
+    assert capsys.readouterr().out.count("approved was reason r; now reason other. It does not") == 3
     assert (actions(deployed), windows(deployed)) == (["reset", "reset"], 0)
 
 

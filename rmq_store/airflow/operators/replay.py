@@ -121,7 +121,7 @@ class RmqReplayBaseOperator(RmqOperator):
         from rmq_store.lake.admin.last_action import last_of_others
 
         others = last_of_others(store.shards(), replay.group.name, run_of(context["dag_run"]).request_id)
-        return self.act_facts(store, "replay", replay.group.name, other_requests=others)
+        return self.act_facts(store, "replay", replay.group.name, reason=replay.request.reason, other_requests=others)
 
 
 class RmqPlanReplayOperator(RmqReplayBaseOperator):
@@ -154,7 +154,6 @@ class RmqPlanReplayOperator(RmqReplayBaseOperator):
         answer |= facts | replay.parameters
         answer |= {"windows": names, "shards": [*names, *retries], "to_finish": sum(retries.values())}
         answer |= {"time": plan.time, "queues": rows}
-        answer["reason"] = replay.request.reason
         if plan.error is None:
             starts, ends = (offsets_of(rows, column) for column in ("begin_offset", "end_offset"))
             answer |= {"starts": starts, "offsets": {name: ends.get(name, {}) for name in names}}

@@ -101,6 +101,7 @@ class RmqResetOffsetOperator(RmqOperator):
             store,
             "reset",
             request.group,
+            reason=request.reason,
             parameters=request.parameters,
             other_requests=last_of_others(every, request.group, run_of(context["dag_run"]).request_id, MOVES),
         )
@@ -123,5 +124,5 @@ class RmqResetOffsetOperator(RmqOperator):
             reports,
             action,
             dry_run=request.dry_run,
-            facts=facts | {"reason": request.reason},
+            facts=facts,
         )

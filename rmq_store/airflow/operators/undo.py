@@ -96,6 +96,7 @@ class RmqUndoOperator(RmqOperator):
             store,
             "undo",
             params.group,
+            reason=params.reason,
             undoes=first.request_id,
             undoes_action=str(first.action),
             shards=[shard.name for shard, _ in undone],
@@ -123,7 +124,7 @@ class RmqUndoOperator(RmqOperator):
             reports,
             action,
             dry_run=params.dry_run,
-            facts=facts | {"reason": params.reason},
+            facts=facts,
         )
 
 
