@@ -98,11 +98,14 @@ class Preview(NamedTuple):
         named = [run.dag_id, run.run_id, run.run_after.isoformat(), run.conf or {}, self.facts, self.nothing_to_do]
         return sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()
 
-    def check(self, now: Mapping[str, Any]) -> None:
+    def check(self, now: Mapping[str, Any], *, is_committed: bool = False) -> None:
         """Raise WrongUse where a task is about to do something else than was approved.
 
         :param now: What decides what the task does, by the names of the preview: each must have the value that was shown.
+        :param is_committed: Whether the task only finds what it has committed: the requests of others may have come since.
         """
+        if is_committed:
+            now = {name: value for name, value in now.items() if name != "other_requests"}
         if self.is_approved and self.facts and (different := differences(self.facts, now)):
             raise WrongUse(
                 "what was approved is not what this task would do now: approved was "

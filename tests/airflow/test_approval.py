@@ -462,16 +462,7 @@ def test_retries_that_are_to_be_finished_are_shown_and_wait_until_they_are_appro
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from rmq_store.airflow.operators import replay
-    from rmq_store.airflow.triggers import retries
-
-    def delivered(deployment: Any, *names: str) -> Any:
-        rmq_store.open_store(deployed.root.location).deliver(now=7_258_118_400_000)
-        return look(deployment, *names)
-
-    look, trigger = retries.look, retries.RmqRetriesTrigger
-    monkeypatch.setattr(retries, "look", delivered)
-    monkeypatch.setattr(replay, "RmqRetriesTrigger", lambda group, name, _, conn: trigger(group, name, 0, conn))
+    deliver_at_once(deployed, monkeypatch)
     (first,) = run("rmq_replay", REPLAY | {"approve": False})["replay"]
     finish = {"group": first["group"], "finish": True, "approve": True}
     by_hand = run("rmq_replay", finish, mark_success_pattern="approve")
@@ -497,6 +488,20 @@ def test_retries_that_are_to_be_finished_are_shown_and_wait_until_they_are_appro
     assert (approved["finish"]["rounds"], approved["finish"]["messages"]) == (1, read["outcomes"]["retried"])
     assert run("rmq_replay", finish)["finish"]["rounds"] == 0
     assert len(asked) == 3, "nothing is left to ask about"
+
+
+def deliver_at_once(store: LakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have retries delivered where a task waits for them."""
+    from rmq_store.airflow.operators import replay
+    from rmq_store.airflow.triggers import retries
+
+    def delivered(deployment: Any, *names: str) -> Any:
+        rmq_store.open_store(store.root.location).deliver(now=7_258_118_400_000)
+        return look(deployment, *names)
+
+    look, trigger = retries.look, retries.RmqRetriesTrigger
+    monkeypatch.setattr(retries, "look", delivered)
+    monkeypatch.setattr(replay, "RmqRetriesTrigger", lambda group, name, _, conn: trigger(group, name, 0, conn))
 
 
 def another_attempt(store: LakeStore, group: str) -> None:
@@ -758,6 +763,63 @@ def test_another_group_than_the_approved_one_is_left_alone_and_another_reason_is
     assert (len(asked), {tasks[name] for name in acts}) == (3, {"failed"})
     assert capsys.readouterr().out.count("approved was reason r; now reason other. It does not") == 3
     assert (actions(deployed), windows(deployed)) == (["reset", "reset"], 0)
+
+
+COMMITTED = """
+from airflow.sdk import DAG, chain
+from rmq_store.airflow.operators.approve import RmqApprovalOperator
+from rmq_store.airflow.operators.replay import RmqFinishReplayOperator, RmqPlanReplayOperator, RmqReplayOperator
+from rmq_store.airflow.operators.reset import RmqResetOffsetOperator
+from rmq_store.airflow.operators.undo import RmqUndoOperator
+
+with DAG("others"):
+    reset = {"group": "payments", "topic": "PaymentFlow", "to": "min", "reason": "r"}
+    replay = {"group": "payments", "topic": "PaymentFlow", "since": "2000-01-01T00:00:00Z"}
+    chain(
+        RmqResetOffsetOperator(task_id="show_reset", dry_run=True, **reset),
+        RmqApprovalOperator(task_id="ask_reset", preview="show_reset"),
+        RmqResetOffsetOperator(task_id="move", dry_run=False, preview="show_reset", **reset),
+        RmqUndoOperator(task_id="show_undo", group="payments", reason="r", dry_run=True),
+        RmqApprovalOperator(task_id="ask_undo", preview="show_undo"),
+        RmqUndoOperator(task_id="take_back", group="payments", reason="r", dry_run=False, preview="show_undo"),
+        RmqPlanReplayOperator(task_id="plan", **replay),
+        RmqApprovalOperator(task_id="ask_replay", preview="plan"),
+        RmqReplayOperator(task_id="again", shard="broker-a", preview="plan", **replay),
+        RmqFinishReplayOperator(task_id="finish", preview="plan", **replay),
+        RmqApprovalOperator(task_id="late", preview="plan"),
+        RmqResetOffsetOperator(task_id="other", dry_run=False, preview="show_reset", **reset | {"to": "max"}),
+    )
+"""
+
+
+def test_a_task_that_is_cleared_after_its_commit_finds_it_whatever_others_did_since(
+    deployed: LakeStore,
+    tmp_path: Path,
+    asked: list[Any],
+    meanwhile: list[Callable[[], None]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So does another try of a task whose answer was lost; a task that asks for something else does not."""
+    committed = list[int]()
+
+    def others_act() -> None:
+        rmq_store.open_store(deployed.root.location).reset("payments", "PaymentFlow", "max", reason="other")
+        (group,) = query(deployed, "SELECT DISTINCT group_name AS n FROM windows")["n"].to_pylist()
+        another_attempt(deployed, group)
+        committed.append(windows(deployed))
+        clear("others", *acts)
+
+    acts = ("move", "take_back", "again", "finish")
+    deliver_at_once(deployed, monkeypatch)
+    meanwhile += [*[lambda: asked.extend(answer_all())] * 3, others_act]
+    dag_run = dag_of(COMMITTED, tmp_path).test()
+    states = {task.task_id: str(task.state) for task in dag_run.get_task_instances()}
+    assert [name for name, state in states.items() if state != "success"] == ["other"]
+    answers = [xcom({"run": dag_run}, name, "return_value") for name in acts]
+    statuses = [answer[0]["status"] if isinstance(answer, list) else answer["status"] for answer in answers]
+    assert statuses == ["already_committed"] * 4
+    assert (actions(deployed), committed) == (["reset", "undo", "reset", "replay"], [windows(deployed)])
+    assert committed[0] > 1, "rounds of retries too"
 
 
 def test_a_reset_that_was_approved_before_the_group_was_deleted_is_refused(

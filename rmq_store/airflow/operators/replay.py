@@ -22,6 +22,7 @@ from rmq_store.airflow.operators.base import RmqOperator
 from rmq_store.airflow.preview import Preview, labelled, mapped_count, offsets_of, shards_mapped
 from rmq_store.airflow.task import Answer, run_of
 from rmq_store.airflow.triggers.retries import RmqRetriesTrigger
+from rmq_store.commit.ctl import Action
 from rmq_store.commit.request import Status
 from rmq_store.errors import WrongUse
 from rmq_store.message.message import MessageQueue
@@ -248,7 +249,7 @@ class RmqReplayOperator(RmqReplayBaseOperator):
         topics = [*(subscription.topic for subscription in group.subscriptions), retry_topic(group.name)]
         starts, bounds = (shown.offsets(shard, topics, name) for name in ("starts", "offsets"))
         if shown.is_approved:
-            self._check(context, shown, replay, store, bounds)
+            self._check(context, shown, replay, store, shard, bounds)
         if is_new_attempt:
             group, request, scope = begin_attempt(shard, group, request, Host())
         if bounds is not None:
@@ -262,15 +263,19 @@ class RmqReplayOperator(RmqReplayBaseOperator):
         shown: Preview,
         replay: Replay,
         store: LakeStore,
+        shard: Shard,
         bounds: Mapping[MessageQueue, int] | None,
     ) -> None:
-        """Raise WrongUse unless this is what was approved. ``bounds``: those of this shard."""
+        """Raise WrongUse unless this is what was approved. ``bounds``: those of the shard."""
+        from rmq_store.lake.admin.last_action import is_committed
+
         ti, windows = context["ti"], shown.facts.get("windows", [])
         index = -1 if ti.map_index is None else ti.map_index
         now = self.facts(context, replay, store) | replay.parameters
         now["windows"] = shards_mapped(windows, index, self.shard, mapped_count(context, ti.task_id))
         now["offsets"] = shown.facts.get("offsets", {}) | {self.shard: labelled(bounds or {})}
-        shown.check(now)
+        made = is_committed([shard], replay.request.request_id, replay.group.name, Action.CONSUME)
+        shown.check(now, is_committed=made)
 
 
 class RmqFinishReplayOperator(RmqReplayBaseOperator):
@@ -361,7 +366,8 @@ class RmqFinishReplayOperator(RmqReplayBaseOperator):
             if not planned:
                 break
             if shown.is_approved:  # after the plan, which bounds the round: it has nothing that came since
-                shown.check(self.facts(context, replay, store))
+                made = all(shard.status == Status.ALREADY_COMMITTED for shard in planned)
+                shown.check(self.facts(context, replay, store), is_committed=made)
             for one in planned:
                 (shard,) = store.shards(one.shard)
                 if one.status == Status.ALREADY_COMMITTED:

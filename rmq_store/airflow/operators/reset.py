@@ -74,7 +74,7 @@ class RmqResetOffsetOperator(RmqOperator):
     def act(self, context: Context) -> list[Answer]:
         """Return an answer per shard."""
         from rmq_store.cli.common import check_group, known_group
-        from rmq_store.lake.admin.last_action import last_of_others
+        from rmq_store.lake.admin.last_action import is_committed, last_of_others
         from rmq_store.lake.admin.offset_moves import move_in_all
         from rmq_store.lake.window.consumption import shards_with_queues
 
@@ -108,7 +108,9 @@ class RmqResetOffsetOperator(RmqOperator):
         if preview.facts:
             shards = [(shard, queues) for shard, queues in shards if shown[shard.name]]
             offsets = {shard.name: labelled(shown[shard.name] or {}) for shard, _ in shards}
-            preview.check(facts | {"offsets": offsets})
+            of_shards = (shard for shard, _ in shards)
+            made = is_committed(of_shards, request.request_id, request.group, request.action)
+            preview.check(facts | {"offsets": offsets}, is_committed=made)
         action = f"{request.group}, topic {request.topic}"
         with self.moving(context, request.group, action):
             reports = move_in_all(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rmq_store.admin.undo import ACTIONS, is_last_move, last_action
 from rmq_store.commit.ctl import Action, Ctl
@@ -24,6 +24,12 @@ def last_of_others(
         if last is not None:
             commits_of_others.append(f"{last.action} {last.request_id} in shard {shard.name} ({last.commit_id})")
     return commits_of_others
+
+
+def is_committed(shards: Iterable[Shard], request_id: str, group: str, action: Action) -> bool:
+    """Whether the request is committed to its end in all of these shards, as of their snapshots: it does nothing more there."""
+    commits = (shard.ctls_of_request(request_id, group, action) for shard in shards)
+    return all(any(ctl.request_complete for ctl in of_shard) for of_shard in commits)
 
 
 def last_action_in(shard: Shard, group: str, actions: Sequence[Action] = ACTIONS) -> Ctl | None:
