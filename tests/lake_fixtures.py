@@ -203,10 +203,12 @@ class Bench:
         advance = {max_id(queue): messages[-1]["queue_offset"] + 1 for queue, messages in by_queue.items()}
         advance |= {min_id(queue): m[0]["queue_offset"] for queue, m in by_queue.items() if m[0]["queue_offset"]}
         newest = {max_id(queue): messages[-1]["store_timestamp"] for queue, messages in by_queue.items()}
+        end = sum(file.rows for file in files) if observed else 0
         if observed:
-            end = sum(file.rows for file in files)
             advance[import_id(self.shard.name)] = end
-            ctl = replace(ctl, parameters=canonical_json({"broker_name": self.shard.name, "range": [0, end]}))
+        broker_name = self.shard.name if observed else "by hand"
+        parameters = {"broker_name": broker_name, "range": [0, end], "messages": end, "fingerprint": [0, ""]}
+        ctl = replace(ctl, parameters=canonical_json(parameters))
         ctl = replace(ctl, produced=tuple(produced), observed=tuple(observed))
         return self.commit(ctl, advance, files, updated_ms=newest)
 

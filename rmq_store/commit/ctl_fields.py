@@ -77,5 +77,15 @@ NULL_IN_ITEMS: Mapping[str, frozenset[str]] = {
 }
 """The fields of the items of each list that may be null; all others have a value."""
 
+_OF_IMPORT = frozenset({"broker_name", "range", "messages", "fingerprint"})
+PARAMETERS: Mapping[Action, frozenset[str]] = {
+    Action.IMPORT: _OF_IMPORT,
+    Action.SALVAGE: _OF_IMPORT,
+    Action.HAND_BACK: _OF_IMPORT,
+    Action.CUTOVER: frozenset({"broker_name"}),
+    Action.RETENTION: frozenset({"removed"}),
+}
+"""The parameters that all records of an action have, and without which a later commit of a broker or a queue is refused."""
+
 WITH_PASS: Actions = _CONSUME
 """The actions whose consumed ranges may be of another pass than 0."""

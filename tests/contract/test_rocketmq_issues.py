@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rmq_store.admin.reset import ResetTo
-from rmq_store.commit.ctl import SCHEDULE_GROUP, Action, Ctl, Observed, Proposal, canonical_json
+from rmq_store.commit.ctl import SCHEDULE_GROUP, Action, Ctl, Observed, Proposal
 from rmq_store.commit.positions import Outcome, import_id
 from rmq_store.consumer.start import ConsumeFromWhere
 from rmq_store.errors import StaleAttempt, WrongUse
@@ -32,6 +32,7 @@ from tests.contract.world import (
     fail,
     fail_bodies,
     group,
+    import_parameters,
     orders,
     said,
     several,
@@ -350,7 +351,7 @@ def test_1472_a_brokers_delay_offset_beyond_its_queue_is_not_adopted(tmp_path: P
     level = MessageQueue("SCHEDULE_TOPIC_XXXX", SHARD, 2)
     world.fill(level, [said(n, REAL_TOPIC="%RETRY%billing", REAL_QID="0") for n in range(2)])
     beyond = (Observed(SCHEDULE_GROUP, level, 3),)
-    facts = canonical_json({"broker_name": SHARD})
+    facts = import_parameters(SHARD, end=1)
     seen = Ctl(world.host.new_commit_id(), Action.IMPORT, BEN, parameters=facts, observed=beyond)
     world.commit(Proposal(seen, {}, {import_id(SHARD): 1}))
     request, why = f"{DAY}-cutover", "the broker is gone"

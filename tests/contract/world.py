@@ -183,6 +183,11 @@ class Key:
     epoch: int
 
 
+def import_parameters(broker_name: str, *, end: int = 0) -> str:
+    """What the record of every import has. ``end``: the position of the broker's import."""
+    return canonical_json({"broker_name": broker_name, "range": [0, end], "messages": 0, "fingerprint": [0, ""]})
+
+
 class World(ABC):
     """One engine with one shard."""
 
@@ -375,12 +380,13 @@ class World(ABC):
     def observe(self, group: str, queue: MessageQueue, offset: int) -> None:
         """An import that saw this offset of a group at its broker, and those that earlier ones saw of other groups."""
         self._seen[group, queue] = Observed(group, queue, offset)
-        facts = canonical_json({"broker_name": SHARD})
+        facts = import_parameters(SHARD, end=self._fills)
         seen = self._import(parameters=facts, observed=tuple(self._seen.values()))
         self.commit(Proposal(seen, {}, {import_id(SHARD): self._fills}))
 
     def _import(self, **said: Any) -> Ctl:
-        return Ctl(self.host.new_commit_id(), Action.IMPORT, ANA, request_id=f"{DAY}-fill-{self._fills}", **said)
+        usual = {"request_id": f"{DAY}-fill-{self._fills}", "parameters": import_parameters("by hand")}
+        return Ctl(self.host.new_commit_id(), Action.IMPORT, ANA, **(usual | said))
 
     def reset_to(
         self,

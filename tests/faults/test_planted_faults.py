@@ -19,6 +19,7 @@ import pyarrow as pa
 import pytest
 
 from rmq_store import Message, open_store
+from rmq_store.commit.ctl import canonical_json
 from rmq_store.commit.positions import (
     Claim,
     blk_id,
@@ -128,6 +129,15 @@ def without_a_segment(row: Row) -> Row:
 def a_segment_earlier(row: Row) -> Row:
     first, *rest = row["produced"]
     return row | {"produced": [first | {"base_offset": first["base_offset"] - 1}, *rest]}
+
+
+def without_parameter(name: str) -> Callable[[Row], Row]:
+    def change(row: Row) -> Row:
+        parameters = json.loads(row["parameters"])
+        del parameters[name]
+        return row | {"parameters": canonical_json(parameters)}
+
+    return change
 
 
 def in_first(column: str, **values: Any) -> Callable[[Row], Row]:
@@ -512,6 +522,11 @@ FAULTS: dict[str, tuple[Plant, Problem]] = {
         Problem.RECORDED_FILE_DIFFERS,
     ),
     "records with other fields than those of their actions": (with_other_fields, Problem.RECORD_NOT_VALID),
+    "an import without its fingerprint": (record("import", without_parameter("fingerprint")), Problem.RECORD_NOT_VALID),
+    "an import without the name of its broker": (
+        record("import", without_parameter("broker_name")),
+        Problem.RECORD_NOT_VALID,
+    ),
     "statistics of another topic in the log": (another_topic_in_the_log, Problem.STATISTICS_DIFFER),
     "a column that is null by the log": (null_in_the_log, Problem.STATISTICS_DIFFER),
     "a record without its least values in the log": (without_statistics("ctl", "minValues"), Problem.STATISTICS_DIFFER),
@@ -767,6 +782,19 @@ def test_each_of_several_faults_is_found(
         for one in of_kind
     }
     assert said == facts
+
+
+@pytest.mark.parametrize(
+    ("name", "parameter"),
+    [("an import without its fingerprint", "fingerprint"), ("an import without the name of its broker", "broker_name")],
+)
+def test_a_parameter_that_is_missing_is_named_with_the_file_and_no_part_fails(
+    findings: dict[str, list[Finding]], name: str, parameter: str
+) -> None:
+    (wrong,) = (one for one in findings[name] if one.problem is Problem.RECORD_NOT_VALID)
+    assert str(wrong.file).startswith("commitlog/kind=ctl/")
+    assert str(wrong.detail).endswith(f"has no parameter {parameter}")
+    assert Problem.NOT_AUDITED not in {one.problem for one in findings[name]}
 
 
 def test_a_property_that_says_nothing_to_an_engine_is_no_fault(sound: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from rmq_store.commit.ctl import Action
-from rmq_store.commit.ctl_fields import FIELDS, NULL_IN_ITEMS
+from rmq_store.commit.ctl_fields import FIELDS, NULL_IN_ITEMS, PARAMETERS
 from rmq_store.commit.positions import Outcome
 from rmq_store.lake.audit.records import WrongRecord, wrong_records
 from rmq_store.lake.table.tables import CTL
@@ -112,6 +112,15 @@ def test_copies_of_a_redrive_are_in_the_topic_that_it_names(
     (segment,) = record["produced"]
     said = "copies in another topic than its to_topic"
     assert (said in ", ".join(facts(record | {"produced": [segment | {"topic": topic}]}))) is not is_sound
+
+
+@pytest.mark.parametrize("action", PARAMETERS)
+def test_a_parameter_that_all_records_of_an_action_have_is_found_missing(action: Action) -> None:
+    every = dict.fromkeys(PARAMETERS[action], 0)
+    assert facts(full_record(action) | {"parameters": json.dumps(every)}) == []
+    for name in every:
+        for parameters in ({k: v for k, v in every.items() if k != name}, every | {name: None}):
+            assert facts(full_record(action) | {"parameters": json.dumps(parameters)}) == [f"no parameter {name}"]
 
 
 def test_a_subscription_has_a_version() -> None:

@@ -238,24 +238,31 @@ def _of_rare(rows: Sequence[Row]) -> Expected:
     for row in rows:
         shard, parameters = row["shard"], row["parameters"]
         match Action(row["action"]):
-            case Action.IMPORT | Action.SALVAGE if "range" in parameters:
+            case Action.IMPORT | Action.SALVAGE if _is_placed(parameters):
                 name = parameters["broker_name"]
                 expected[shard, import_id(name)] = parameters["range"][1]
                 if continued := parameters.get(CONTINUES):
                     expected[shard, diverged_id(continued["broker_name"])] = continued["end"]
                     before[shard, name] = continued["broker_name"]
             case Action.CUTOVER | Action.HAND_BACK as action:
-                name = parameters["broker_name"]
+                name = parameters.get("broker_name")
                 while name is not None:
                     expected[shard, cutover_id(name)] = int(action is Action.CUTOVER)
                     name = before.get((shard, name))
             case Action.RETENTION:
-                ends = {app_id.partition("/")[2]: end for app_id, (_, end) in parameters["removed"].items()}
+                removed = parameters.get("removed") or {}
+                ends = {app_id.partition("/")[2]: end for app_id, (_, end) in removed.items()}
                 for app_id in parameters.get("archived") or ():
-                    expected[shard, app_id] = ends[app_id.partition("/")[2]]
+                    if end := ends.get(app_id.partition("/")[2]):
+                        expected[shard, app_id] = end
             case _:
                 pass
     return expected
+
+
+def _is_placed(parameters: Mapping[str, Any]) -> bool:
+    """Whether an import says of which broker it is and how far it came. That it lacks one is a finding of ``records.py``."""
+    return {"broker_name", "range"} <= parameters.keys()
 
 
 def _import_times(rare: Sequence[Row], stored: Sequence[Row]) -> Iterator[Finding]:
@@ -264,7 +271,7 @@ def _import_times(rare: Sequence[Row], stored: Sequence[Row]) -> Iterator[Findin
     times = {
         (row["shard"], import_id(row["parameters"]["broker_name"])): row["store_timestamp"]
         for row in rare
-        if row["action"] in IMPORTS and "range" in row["parameters"]
+        if row["action"] in IMPORTS and _is_placed(row["parameters"])
     }
     for row in stored:
         time, recorded = row["updated_ms"], times.get((row["shard"], row["app_id"]))

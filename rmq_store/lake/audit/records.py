@@ -5,6 +5,7 @@ What is read are the rows as the file has them: a ``Ctl`` that is made of a row 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from functools import reduce
 from typing import NamedTuple
@@ -15,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.commit.ctl import Action
-from rmq_store.commit.ctl_fields import FIELDS, NULL_IN_ITEMS, TOGETHER, WITH_PASS, Actions
+from rmq_store.commit.ctl_fields import FIELDS, NULL_IN_ITEMS, PARAMETERS, TOGETHER, WITH_PASS, Actions
 from rmq_store.commit.positions import Outcome
 from rmq_store.lake.table import tables
 from rmq_store.lake.table.tables import json_object
@@ -60,6 +61,7 @@ def _facts(rows: pa.Table, actions: pa.Array) -> Iterator[tuple[str, Mask]]:
         yield f"only one of {first} and {second}", only_one
     for name, nullable in NULL_IN_ITEMS.items():
         yield from _facts_of_items(name, _column(rows, name), nullable, actions)
+    yield from _missing_parameters(rows, actions)
     yield "copies in another topic than its to_topic", _redriven_elsewhere(rows, actions)
 
 
@@ -84,6 +86,17 @@ def _facts_of_items(
             none_but_hash = pc.and_(pc.equal(fields[outcome], 0), pc.not_equal(fields[f"{outcome}_hash"], 0))
             yield f"{name}.{outcome}_hash without {outcome}", records(none_but_hash)
         yield f"a {name}.pass other than 0", records(pc.not_equal(fields["pass"], 0)) & ~_are_of(actions, WITH_PASS)
+
+
+def _missing_parameters(rows: pa.Table, actions: pa.Array) -> Iterator[tuple[str, Mask]]:
+    """Parameters that are no JSON object are a finding of ``positions.py``."""
+    missing: dict[str, Mask] = defaultdict(lambda: np.zeros(rows.num_rows, np.bool_))
+    for number in np.flatnonzero(_are_of(actions, frozenset(PARAMETERS))).tolist():
+        parameters = json_object(_column(rows, "parameters")[number].as_py())
+        if parameters is not None:
+            for name in sorted(PARAMETERS[actions[number].as_py()]):
+                missing[name][number] = parameters.get(name) is None
+    yield from ((f"no parameter {name}", mask) for name, mask in missing.items())
 
 
 def _redriven_elsewhere(rows: pa.Table, actions: pa.Array) -> Mask:
