@@ -503,6 +503,10 @@ FAULTS: dict[str, tuple[Plant, Problem]] = {
     "another day of a record in the log": (another_day("ctl"), Problem.STATISTICS_DIFFER),
     "another day of imported messages in the log": (another_day("msg"), Problem.STATISTICS_DIFFER),
     "another day of messages that were born here": (another_day("msg", newest=True), Problem.STATISTICS_DIFFER),
+    "messages that are no change of the data by the log": (
+        lambda at: at.edit_add(imported_file(at), dataChange=False),
+        Problem.STATISTICS_DIFFER,
+    ),
     "no day of a record in the log": (another_day("ctl", day=None), Problem.STATISTICS_DIFFER),
     "no day of imported messages in the log": (another_day("msg", day=None), Problem.STATISTICS_DIFFER),
     "no day of messages that were born here": (another_day("msg", newest=True, day=None), Problem.STATISTICS_DIFFER),
@@ -750,6 +754,10 @@ def test_the_audit_finds(findings: dict[str, list[Finding]], name: str) -> None:
         (
             "other days of files of derived tables in the log",
             {("commits", "of store_day"), ("consumequeue", "of store_day"), ("offsets", "of store_day")},
+        ),
+        (
+            "messages that are no change of the data by the log",
+            {("commitlog", "of dataChange, false in an entry that removes no file")},
         ),
         (
             "other files in the records of commits",

@@ -84,6 +84,9 @@ def files(store: LakeStore, progress: Progress | None = None) -> Iterator[Findin
                 continue
             if damage:
                 yield Finding(shard=shard.name, problem=Problem.CHECKPOINT_UNREADABLE, file=name, detail=damage)
+            for path in table.log.view.files.hidden:
+                detail = "of dataChange, false in an entry that removes no file"
+                yield Finding(shard=shard.name, problem=Problem.STATISTICS_DIFFER, file=f"{name}/{path}", detail=detail)
             for file in [file for file in live if file.table == name]:
                 if finding := _stored(shard, file, sizes.get(f"{shard.name}/{file.place}")):
                     live.remove(file)

@@ -58,6 +58,9 @@ class LiveFiles:
         """How many entries have removed files, or added some again."""
         self.recent: list[LiveFile] = []
         """The files that entries added since the view was opened, in commit order, also if they were removed since."""
+        self.hidden: list[str] = []
+        """Those of them with ``dataChange`` false in an entry that removed no file: their rows came with it, and what follows
+        the changes of the table leaves them out."""
 
     @property
     def table(self) -> pa.Table:
@@ -90,6 +93,7 @@ class LiveFiles:
             self._remove({*entry.removed, *again})
         self._new += entry.added
         self.recent += added
+        self.hidden += [file.path for file in added if not (file.data_change or entry.removed)]
         self._paths.update(file.path for file in entry.added)
 
     def load(self, adds: pa.StructArray) -> None:
