@@ -1,9 +1,14 @@
-"""The assets whose events our tasks report, to start DAGs with. They name no place of data."""
+"""The assets whose events our tasks report, to start DAGs with. They name no place of data.
+
+No event is that of an ``AssetAlias``: with the first one Airflow makes the asset and its relation to the alias, and where two
+tasks end together it fails one of them without a retry, also after it has committed. An event of an asset that no DAG names
+goes nowhere.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from airflow.sdk import Asset, AssetAlias
@@ -11,14 +16,11 @@ from airflow.sdk import Asset, AssetAlias
 from rmq_store.commit.request import Status, overall
 from rmq_store.utils.redaction import cleaned_value
 
-RETRIES_DELIVERED = AssetAlias("rmq_retries_delivered")
-"""Of the tasks that deliver: its events are those of the ``retries_asset`` of each group with ``consume_retries``."""
+if TYPE_CHECKING:
+    from airflow.sdk import Context
 
 OFFSETS_COMMITTED = AssetAlias("rmq_offsets_committed")
-"""Of the tasks that consume: its events are those of the ``offsets_asset`` of each group that has consumed."""
-
-PREVIEWS = AssetAlias("rmq_previews")
-"""Of the tasks that show what a run is going to do, and of approvals: its events are those of the DAG's ``previews_asset``."""
+"""Of the tasks that consume. It has no events: it stands for the ``offsets_asset`` of each group that has consumed."""
 
 REPORTED = [OFFSETS_COMMITTED]
 """The default of ``outlets`` of these tasks: a list, since a mapped task takes the default as it is."""
@@ -45,13 +47,19 @@ def previews_asset(dag_id: str) -> Asset:
     return Asset(f"rmq_previews__{encoded}", uri=f"x-rmq://previews/{encoded}")
 
 
-def report_offsets(
-    events: Any, outlets: Sequence[Any], group: str, answers: Sequence[dict[str, Any]], secrets: Sequence[str] = ()
-) -> None:
-    """Have the offsets that the group has reached in the events of a task's outlets, without these secrets: of
-    ``OFFSETS_COMMITTED`` in one of the group's ``offsets_asset``. Nothing is reported where there was nothing to consume.
+def report(context: Context, asset: Asset, extra: dict[str, Any] | None = None) -> None:
+    """Have an event of the asset with this ``extra`` when the current task succeeds, which else has none."""
+    task = context["ti"].task
+    if asset not in task.outlets:
+        task.outlets = [*task.outlets, asset]  # those of this try: the DAG keeps its own list
+    context["outlet_events"][asset].extra = extra or {}
 
-    :param events: The ``outlet_events`` of the task's context.
+
+def report_offsets(
+    context: Context, outlets: Sequence[Any], group: str, answers: Sequence[dict[str, Any]], secrets: Sequence[str] = ()
+) -> None:
+    """Have the offsets that the group has reached in the events of these outlets of the current task, without these secrets:
+    for ``OFFSETS_COMMITTED`` in one of the group's ``offsets_asset``. Nothing is reported where there was nothing to consume.
     """
     consumed = [answer for answer in answers if answer["status"] != Status.EMPTY]
     if not consumed:
@@ -59,9 +67,9 @@ def report_offsets(
     extra = cleaned_value(sum_of(consumed), secrets)
     for outlet in outlets:
         if outlet == OFFSETS_COMMITTED:
-            events[outlet].add(offsets_asset(group), extra)
+            report(context, offsets_asset(group), extra)
         elif isinstance(outlet, Asset):
-            events[outlet].extra = extra
+            context["outlet_events"][outlet].extra = extra
 
 
 def sum_of(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:

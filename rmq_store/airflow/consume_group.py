@@ -12,6 +12,7 @@ from rmq_store.airflow.assets import REPORTED, sum_of
 from rmq_store.airflow.dags import LONGEST_RUN
 from rmq_store.airflow.hooks.rmq import RmqHook
 from rmq_store.airflow.operators.consume import RmqConsumeWindowOperator, RmqPlanShardsOperator
+from rmq_store.airflow.reporting import known_offsets
 from rmq_store.airflow.task import Answer, logged, translated
 
 
@@ -58,12 +59,12 @@ def consume_group(
         **arguments,
     ).expand(shard=plan.output)
 
-    @task(outlets=REPORTED)
+    @task(outlets=REPORTED, inlets=known_offsets(group, REPORTED))
     def report_offsets(answers: list[Answer], shards: list[str]) -> Answer:
         of_run = list(answers)[: len(shards)]  # more are those of an earlier attempt, which Airflow keeps
         with translated():
             answer = logged(sum_of(of_run))
-        assets.report_offsets(get_current_context()["outlet_events"], REPORTED, group, of_run)
+        assets.report_offsets(get_current_context(), REPORTED, group, of_run)
         return answer
 
     return report_offsets(consume.output, plan.output)  # type: ignore[arg-type]  # Airflow passes the answers

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from airflow.sdk.definitions.mappedoperator import MappedOperator
 
-from rmq_store.airflow.assets import PREVIEWS, previews_asset
+from rmq_store.airflow.assets import previews_asset, report
 from rmq_store.airflow.task import NOTHING_TO_DO, Answer
 from rmq_store.commit.request import Status, differences
 from rmq_store.errors import WrongUse
@@ -190,7 +190,7 @@ def record_rejection(context: Context) -> None:
 
 
 def _record(context: Context, extra: Answer) -> None:
-    context["outlet_events"][PREVIEWS].add(previews_asset(context["ti"].dag_id), extra)
+    report(context, previews_asset(context["ti"].dag_id), extra)
 
 
 _SEAL = "seal"

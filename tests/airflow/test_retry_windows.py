@@ -106,14 +106,14 @@ def test_a_delivery_starts_a_window_that_reads_only_the_retries(
 def test_a_window_that_something_else_started_too_reads_all(airflow_home: AirflowHome) -> None:
     from airflow.sdk import Asset
 
-    from rmq_store.airflow.assets import RETRIES_DELIVERED, offsets_asset, retries_asset
+    from rmq_store.airflow.assets import offsets_asset, retries_asset
     from rmq_store.airflow.operators.consume import RmqPlanShardsOperator
     from rmq_store.airflow.task import run_of
 
     task = RmqPlanShardsOperator(task_id="plan", group="a|b")
 
     def reads_only_retries(*causes: Asset) -> bool:
-        events = {cause: [object()] for cause in (*causes, *([RETRIES_DELIVERED] if causes else []))}
+        events = {cause: [object()] for cause in causes}
         context: Any = {"dag_run": Made(), "params": {}, "triggering_asset_events": events}
         request, scope = task.scoped(context)
         assert request.parameters.get("retries_only", False) is scope.retries_only

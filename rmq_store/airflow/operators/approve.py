@@ -14,8 +14,8 @@ from airflow.sdk.exceptions import AirflowFailException, TaskAwaitingInput
 from rmq_store.admin.dag_params import switch_of
 from rmq_store.airflow import task
 from rmq_store.airflow.arguments import check_switches, check_texts
-from rmq_store.airflow.assets import PREVIEWS
 from rmq_store.airflow.preview import Preview, check_comes_before, check_runs_once, record_rejection
+from rmq_store.airflow.reporting import RecordsPreviews
 from rmq_store.airflow.task import translated
 from rmq_store.errors import WrongUse
 from rmq_store.utils.redaction import name_in_sentence, plain_markdown, reason_in_sentence, shortened
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class RmqApprovalOperator(ApprovalOperator):
+class RmqApprovalOperator(RecordsPreviews, ApprovalOperator):
     """
     Wait until a person approves what a dry run has shown. A rejection skips the next tasks, and the run is green.
 
@@ -54,7 +54,6 @@ class RmqApprovalOperator(ApprovalOperator):
         if "retries" not in {**(kwargs.get("default_args") or {}), **kwargs}:
             kwargs |= {"retries": EARLY_ANSWERS, "retry_delay": EARLY_ANSWER_DELAY}
         super().__init__(subject="", **kwargs)  # what is asked is known once the dry run has run
-        self.add_outlets([PREVIEWS])
         self.preview_task = preview
         self.use_run_params = use_run_params
 

@@ -229,7 +229,7 @@ class RmqOperator(BaseOperator):
 
     def report_offsets(self, context: Context, group: str, answers: Sequence[Answer]) -> None:
         """Have the offsets that the group has reached in the events of the task's outlets."""
-        report_offsets(context["outlet_events"], self.outlets, group, answers, self.hook.secrets)
+        report_offsets(context, self.outlets, group, answers, self.hook.secrets)
 
     @contextmanager
     def moving(self, context: Context, group: str, action: str) -> Iterator[None]:

@@ -13,9 +13,10 @@ from rmq_store.admin.dag_params import Until, consume_request, interval_replay
 from rmq_store.admin.interval_replay import IntervalReplay
 from rmq_store.admin.sentences import planned_sentence
 from rmq_store.airflow.arguments import check_constants, check_optional_texts, check_texts
-from rmq_store.airflow.assets import OFFSETS_COMMITTED, REPORTED, retries_asset
+from rmq_store.airflow.assets import OFFSETS_COMMITTED, REPORTED, report_offsets, retries_asset
 from rmq_store.airflow.links.console import RmqGroupLink, RmqNewDeadLettersLink, RmqWindowLink
 from rmq_store.airflow.operators.base import RmqOperator
+from rmq_store.airflow.reporting import ReportsOffsets
 from rmq_store.airflow.task import WORTH_A_RETRY, Answer, logged_error, nothing_to_do
 from rmq_store.commit.request import Status, overall
 from rmq_store.errors import HeldByAnother, NothingThere, RmqError
@@ -159,7 +160,7 @@ def joined_reasons(reasons: Mapping[str, str]) -> str:
     return same if not others else "; ".join(f"shard {name}: {reason}" for name, reason in reasons.items())
 
 
-class RmqConsumeWindowOperator(RmqConsumeOperator):
+class RmqConsumeWindowOperator(ReportsOffsets, RmqConsumeOperator):
     """
     Consume what the group has not consumed yet in one shard, in one window or more; each window is one commit.
 
@@ -258,7 +259,8 @@ class RmqConsumePlannedOperator(RmqOperator):
             }
         )
         for group in report.groups if OFFSETS_COMMITTED in self.outlets else ():
-            self.report_offsets(context, group.group, [shard.summary() for shard in group.shards])
+            summaries = [shard.summary() for shard in group.shards]
+            report_offsets(context, REPORTED, group.group, summaries, self.hook.secrets)
         if rows:
             self.note(context, planned_sentence(answer))
         return answer

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rmq_store.admin.sentences import deliver_sentence
-from rmq_store.airflow.assets import RETRIES_DELIVERED, retries_asset
+from rmq_store.airflow.assets import report, retries_asset
 from rmq_store.airflow.operators.base import RmqOperator
 from rmq_store.airflow.task import Answer, nothing_to_do
 from rmq_store.errors import WrongUse
@@ -24,10 +24,6 @@ class RmqDeliverDelayedOperator(RmqOperator):
     For each group with ``consume_retries`` whose retries were delivered, the task's success is an event of the group's
     :func:`~rmq_store.airflow.assets.retries_asset`.
     """
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.add_outlets([RETRIES_DELIVERED])
 
     def act(self, context: Context) -> list[Answer]:
         """Return an answer per shard; ``next_due_ms`` (UTC) is the next due time."""
@@ -65,5 +61,5 @@ class RmqDeliverDelayedOperator(RmqOperator):
             return []
         groups = [group for group in asking if group in delivered]
         for group in groups:
-            context["outlet_events"][RETRIES_DELIVERED].add(retries_asset(group))
+            report(context, retries_asset(group))
         return groups

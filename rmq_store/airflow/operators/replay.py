@@ -16,10 +16,11 @@ from rmq_store.admin.dag_params import ReplayParams, switch_of
 from rmq_store.admin.replay import as_replay, group_settings
 from rmq_store.admin.sentences import finish_sentence, nothing_to_read, replay_preview_sentence
 from rmq_store.airflow.arguments import check_constants, check_optional_texts, check_texts
-from rmq_store.airflow.assets import PREVIEWS, REPORTED, sum_of
+from rmq_store.airflow.assets import REPORTED, sum_of
 from rmq_store.airflow.links.console import RmqGroupLink, RmqNewDeadLettersLink, RmqWindowLink
 from rmq_store.airflow.operators.base import RmqOperator
 from rmq_store.airflow.preview import Preview, labelled, mapped_count, offsets_of, shards_mapped
+from rmq_store.airflow.reporting import RecordsPreviews, ReportsOffsets
 from rmq_store.airflow.task import Answer, run_of
 from rmq_store.airflow.triggers.retries import RmqRetriesTrigger
 from rmq_store.commit.ctl import Action
@@ -125,7 +126,7 @@ class RmqReplayBaseOperator(RmqOperator):
         return self.act_facts(store, "replay", replay.group.name, reason=replay.request.reason, other_requests=others)
 
 
-class RmqPlanReplayOperator(RmqReplayBaseOperator):
+class RmqPlanReplayOperator(RecordsPreviews, RmqReplayBaseOperator):
     """
     Return the names of the shards in which the replay has something to do, after a dry run of it. No Spark session starts.
 
@@ -134,10 +135,6 @@ class RmqPlanReplayOperator(RmqReplayBaseOperator):
     refused. Where a :class:`RmqFinishReplayOperator` with this task as ``preview`` follows, the retries that wait now are shown
     too. No shard, and none of these, is a success; the XCom ``nothing_to_do`` says why.
     """
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.add_outlets([PREVIEWS])
 
     def act(self, context: Context) -> list[str]:
         """Return the shards' names."""
@@ -201,7 +198,7 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-class RmqReplayOperator(RmqReplayBaseOperator):
+class RmqReplayOperator(ReportsOffsets, RmqReplayBaseOperator):
     """
     Consume the messages of a topic that were stored in [``since``, ``until``) again, in one shard.
 

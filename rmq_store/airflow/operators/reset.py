@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from rmq_store.admin.dag_params import reset_request
 from rmq_store.admin.undo import MOVES
 from rmq_store.airflow.arguments import check_constants, check_optional_texts, check_switches
-from rmq_store.airflow.assets import PREVIEWS
 from rmq_store.airflow.links.console import RmqGroupLink
 from rmq_store.airflow.operators.base import RmqOperator
 from rmq_store.airflow.preview import labelled
+from rmq_store.airflow.reporting import RecordsPreviews
 from rmq_store.airflow.task import Answer, run_of
 from rmq_store.utils.host import Host
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class RmqResetOffsetOperator(RmqOperator):
+class RmqResetOffsetOperator(RecordsPreviews, RmqOperator):
     """
     Move a group's offsets of one topic, or show the new ones, in all shards that have the topic.
 
@@ -60,7 +60,6 @@ class RmqResetOffsetOperator(RmqOperator):
         check_optional_texts(preview=preview)
         check_constants(to=to, offset=offset, queues=queues, reason=reason)
         super().__init__(**kwargs)
-        self.add_outlets([PREVIEWS])
         self.group = group
         self.topic = topic
         self.to = to

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from rmq_store.admin.dag_params import UndoParams
 from rmq_store.admin.undo import ActionName, nothing_to_undo, undone_sentence
 from rmq_store.airflow.arguments import check_constants, check_optional_texts, check_switches
-from rmq_store.airflow.assets import PREVIEWS
 from rmq_store.airflow.links.console import RmqGroupLink
 from rmq_store.airflow.operators.base import RmqOperator
 from rmq_store.airflow.preview import Preview
+from rmq_store.airflow.reporting import RecordsPreviews
 from rmq_store.airflow.task import Answer, nothing_to_do
 from rmq_store.utils.host import Host
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class RmqUndoOperator(RmqOperator):
+class RmqUndoOperator(RecordsPreviews, RmqOperator):
     """
     Take a group's offsets back to where they were before its last reset, skip, clone, import of offsets or undo, or show it.
 
@@ -54,7 +54,6 @@ class RmqUndoOperator(RmqOperator):
         check_optional_texts(preview=preview)
         check_constants(shard=shard, reason=reason)
         super().__init__(**kwargs)
-        self.add_outlets([PREVIEWS])
         self.group = group
         self.shard = shard
         self.force = force
