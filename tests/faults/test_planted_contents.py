@@ -151,6 +151,8 @@ FAULTS: dict[str, tuple[Plant, Problem]] = {
         rows_of(retried, lambda rows: first_row(origin_queue_offset=rows[0]["origin_queue_offset"] + 1)(rows)),
         Problem.COPY_OF_ANOTHER_MESSAGE,
     ),
+    "a retry of no group": (rows_of(retried, first_row(group_name=None)), Problem.COPY_IN_ANOTHER_TOPIC),
+    "a retry of no broker": (rows_of(retried, first_row(broker_name=None)), Problem.COPY_IN_ANOTHER_TOPIC),
     "a retry of no offset": (rows_of(retried, first_row(origin_queue_offset=None)), Problem.COPY_OF_ANOTHER_MESSAGE),
     "a delivered retry in another group's topic": (
         rows_of(delivered, first_row(topic="%RETRY%other")),

@@ -417,6 +417,18 @@ def column_type(column: str, type_: str, other: str) -> Callable[[str], str]:
     return change
 
 
+def fields_of_a_column(fields: object) -> Callable[[str], str]:
+    """Other fields in the items of a list."""
+
+    def change(text: str) -> str:
+        schema = json.loads(text)
+        (column,) = (column for column in schema["fields"] if column["name"] == "consumed")
+        column["type"]["elementType"]["fields"] = fields
+        return json.dumps(schema)
+
+    return change
+
+
 def other_id(at: PlantedShard) -> None:
     """The entry of the shard has the id of its commit log."""
     at.entry.write_text(json.dumps({"name": at.name, "commitlog": at.shard.commitlog.id}))
@@ -603,6 +615,21 @@ FAULTS: dict[str, tuple[Plant, Problem]] = {
     "a message file twice, under two names": (imported_twice, Problem.FILE_IN_NO_SEGMENT),
     "an archive that no commit wrote": (archived_by_another_tool, Problem.FILE_NOT_RECORDED),
     "delivered copies in another group's topic": (to_another_group, Problem.COPY_IN_ANOTHER_TOPIC),
+    "a delivered copy of no offset in another group's topic": (
+        lambda at: at.rewrite_rows(
+            at.shard.ctls_since(0, action="deliver")[-1].produced[0].file,
+            lambda row: row | {"topic": "%RETRY%other", "origin_queue_offset": None},
+        ),
+        Problem.COPY_IN_ANOTHER_TOPIC,
+    ),
+    "a column with a field that has no name by the log": (
+        metadata(schemaString=fields_of_a_column([{"type": "long"}])),
+        Problem.TABLE_PROPERTIES_DIFFER,
+    ),
+    "a column whose fields are no list by the log": (
+        metadata(schemaString=fields_of_a_column(None)),
+        Problem.TABLE_PROPERTIES_DIFFER,
+    ),
     "two segments on the same offsets": (overlapping, Problem.SEGMENTS_OVERLAP),
     "a segment removed from an import": (record("import", without_a_segment), Problem.SEGMENT_ROWS_DIFFER),
     "a segment without its first row": (

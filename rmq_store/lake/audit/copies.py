@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -123,11 +125,12 @@ def _of_another_group(shard: Shard, copies: pa.Table) -> Iterator[Finding]:
     places = failed.group_by(["group_name", "topic", "broker_name"]).aggregate([])
     for place in places.to_pylist():
         group, topic = place["group_name"], place["topic"]
-        waits = topic in WAITING_TOPICS and place["broker_name"].endswith(lane("", group))
-        if waits or topic == f"{DLQ_GROUP_TOPIC_PREFIX}{group}":
-            continue
-        same = (pc.field("group_name") == group) & (pc.field("topic") == topic)
-        for row in failed.filter(same & (pc.field("broker_name") == place["broker_name"])).to_pylist():
+        if None not in place.values():
+            waits = topic in WAITING_TOPICS and place["broker_name"].endswith(lane("", group))
+            if waits or topic == f"{DLQ_GROUP_TOPIC_PREFIX}{group}":
+                continue
+        same = (pc.field(name).is_null() if value is None else pc.field(name) == value for name, value in place.items())
+        for row in failed.filter(reduce(and_, same)).to_pylist():
             yield _finding(shard, Problem.COPY_IN_ANOTHER_TOPIC, row, None)
 
 

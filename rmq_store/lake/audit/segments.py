@@ -158,7 +158,8 @@ _IMPORTS = "SELECT shard, action, parameters FROM ctl WHERE action IN ('import',
 
 _COPIES = """
 SELECT shard, group_name, topic, broker_name, queue_id, origin_topic, origin_broker_name, origin_queue_id,
-    origin_queue_offset, substr(origin_broker_name, strpos(origin_broker_name, '~') + 1) AS waited_for
+    origin_queue_offset, origin_queue_offset + 1 AS end_offset,
+    substr(origin_broker_name, strpos(origin_broker_name, '~') + 1) AS waited_for
 FROM msg
 WHERE group_name = 'CID_RMQ_SYS_SCHEDULE' AND cause = 'deliver' AND origin_broker_name LIKE 'lake-%~_%'
     AND topic NOT IN ('SCHEDULE_TOPIC_XXXX', 'rmq_sys_wheel_timer')
@@ -213,7 +214,7 @@ def segments(ask: Ask) -> Iterator[Finding]:
             broker_name=row["origin_broker_name"],
             queue_id=row["origin_queue_id"],
             begin_offset=row["origin_queue_offset"],
-            end_offset=row["origin_queue_offset"] + 1,
+            end_offset=row["end_offset"],
             detail=f"delivered to {row['topic']}",
         )
 

@@ -123,7 +123,10 @@ def _settings(shard: Shard, name: str, table: LakeTable, changed: Sequence[str])
         wrong.append("its partition columns")
     if not {*_STATS[name]} <= {*str(configuration.get(STATS_COLUMNS)).split(",")}:
         wrong.append(STATS_COLUMNS)
-    wrong += [f"column {column}" for column in _columns(table.schema, metadata)]
+    try:
+        wrong += [f"column {column}" for column in _columns(table.schema, metadata)]
+    except (LookupError, TypeError, ValueError):  # what a damaged text happens to mean
+        wrong.append("the fields of its columns")
     if wrong:
         yield Finding(
             shard=shard.name, problem=Problem.TABLE_PROPERTIES_DIFFER, file=name, detail=f"of {', '.join(wrong)}"
