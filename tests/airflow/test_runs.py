@@ -642,6 +642,8 @@ UNKNOWN = "unknown parameter 'queue'"
         ("rmq_replay", {"group": "payments"}, "payments is not a replay group"),
         (CONSUME, {"until": "2026-02-29T00:00:00Z"}, "until: invalid time"),
         ("rmq_import_store", {"source": "/etc", "broker_name": "b"}, "RMQ_IMPORT_ROOTS is not set"),
+        ("rmq_import_store", {"source": "/etc", "broker_name": ".."}, "invalid broker name '..'"),
+        ("rmq_import_store", {"source": "/etc", "broker_name": "b", "shard": "a/b"}, "invalid shard name 'a/b'"),
     ],
 )
 def test_a_run_with_wrong_parameters_fails_at_once_in_its_first_task_and_changes_nothing(

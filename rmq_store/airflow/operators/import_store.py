@@ -18,6 +18,8 @@ from rmq_store.utils.progress import by_tenths
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from rmq_store.lake.broker.import_request import ImportRequest
+
 
 class RmqImportStoreOperator(RmqOperator):
     """
@@ -66,6 +68,9 @@ class RmqImportStoreOperator(RmqOperator):
 
     def act(self, context: Context) -> Answer | str:
         """Return the report, or the resolved source after a check."""
+        from rmq_store.lake.broker.import_request import ImportRequest
+        from rmq_store.lake.broker.import_store import check_request
+
         params = ImportParams.of(
             self.values(
                 context,
@@ -77,16 +82,7 @@ class RmqImportStoreOperator(RmqOperator):
                 **self.limits,
             )
         )
-        source = self.hook.deployment.allowed_source(params.source)
-        return source if self.check_only else self._import(context, params, source)
-
-    def _import(self, context: Context, params: ImportParams, source: str) -> Answer:
-        from rmq_store.lake.broker.import_request import ImportRequest
-        from rmq_store.lake.broker.import_size import bytes_to_read
-        from rmq_store.lake.broker.import_store import import_store
-
-        run, deployment = self.run_facts(context), self.hook.deployment
-        store, files = deployment.open_store(), deployment.place(source)
+        run = self.run_facts(context)
         request = ImportRequest(
             broker_name=params.broker_name,
             shard_name=params.shard,
@@ -97,9 +93,19 @@ class RmqImportStoreOperator(RmqOperator):
             max_config_bytes=params.max_config_bytes,
             max_queues=params.max_queues,
         )
-        table = place_of(f"{store.root.location}/{params.shard}/commitlog")
+        check_request(request)
+        source = self.hook.deployment.allowed_source(params.source)
+        return source if self.check_only else self._import(context, request, source, params.engine)
+
+    def _import(self, context: Context, request: ImportRequest, source: str, engine: str | None) -> Answer:
+        from rmq_store.lake.broker.import_size import bytes_to_read
+        from rmq_store.lake.broker.import_store import import_store
+
+        deployment = self.hook.deployment
+        store, files = deployment.open_store(), deployment.place(source)
+        table = place_of(f"{store.root.location}/{request.shard_name}/commitlog")
         self.lineage = Lineage((place_of(files.location),), (table,))
-        with deployment.engines(params.engine) as engines:
+        with deployment.engines(engine) as engines:
             report = import_store(
                 store,
                 files,

@@ -58,7 +58,7 @@ from rmq_store.lake.table.imports import (
 from rmq_store.lake.table.imports import generations as recorded_generations
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
-from rmq_store.lake.table.store import LakeStore
+from rmq_store.lake.table.store import LakeStore, check_shard_name
 from rmq_store.lake.window.engine import Engine
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.sys_flag import MOST_BODY_BYTES
@@ -83,7 +83,7 @@ def import_store(
     ``salvage``), WrongUse (no such folder, an invalid name or limit, the broker was cut over or is imported into another
     shard), HeldByAnother, and the errors of ``commit``.
     """
-    _check_request(request)
+    check_request(request)
     started_ms = host.now_ms()
     list_commit_log(
         file_source(source), allow_missing=True
@@ -111,9 +111,11 @@ def import_store(
     return replace(report, warnings=tuple(warnings))
 
 
-def _check_request(request: ImportRequest) -> None:
-    """Raises WrongUse for an invalid broker name, a limit out of its range, and options that contradict each other."""
+def check_request(request: ImportRequest) -> None:
+    """Raises WrongUse for an invalid name of the broker or of the shard, a limit out of its range, and options that contradict
+    each other. Reads nothing."""
     check_broker_name(request.broker_name)
+    check_shard_name(request.shard_name)
     if is_born_here(request.broker_name):
         raise WrongUse(
             f"{request.broker_name!r}: names that begin with lake- are those of the queues of messages that are sent here. "
