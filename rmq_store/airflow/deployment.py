@@ -54,13 +54,15 @@ def variables_of(login: str | None, password: str | None, extra: Mapping[str, An
     """What a connection says, as the environment variables that it replaces; "" for those that it takes away.
 
     ``login`` and ``password`` are the keys of S3. Raises WrongUse for unknown fields, since a misspelt ``root`` would be
-    another store, and for values that are not text.
+    another store, for values that are not text, and for U+0000, which no variable has.
     """
     known = [*VARIABLES, "engine"]
     if unknown := [f"{name!r}{did_you_mean(name, known)}" for name in extra if name not in known]:
         raise WrongUse(f"the connection has unknown fields in extra: {'; '.join(unknown)}; known: {listed(known)}")
     if wrong := [name for name, value in extra.items() if not isinstance(value, str | None)]:
         raise WrongUse(f"the connection's field {wrong[0]} must be text, it is {extra[wrong[0]]!r}")
+    if wrong := [name for name, value in extra.items() if value and "\0" in value]:
+        raise WrongUse(f"the connection's field {wrong[0]} has the character U+0000, which no path has")
     values = {variable: extra.get(name) for name, variable in VARIABLES.items()}
     values |= {"AWS_ACCESS_KEY_ID": login, "AWS_SECRET_ACCESS_KEY": password}
     variables = {name: value.strip() for name, value in values.items() if value and value.strip()}

@@ -61,6 +61,8 @@ def test_a_connection_is_used_before_the_environment(deployed: LakeStore, monkey
         ({"rooot": "/x"}, "unknown fields in extra: 'rooot', did you mean 'root'?"),
         ({"root": 1}, "field root must be text"),
         ({"engine": "flink"}, "engine is 'flink': expected one of"),
+        ({"settings": "a\0b.toml"}, r"field settings has the character U\+0000"),
+        ({"import_roots": "/a,/b\0"}, r"field import_roots has the character U\+0000"),
         ({"spark_submit": "sh -c ls"}, "must begin with spark-submit"),
     ],
 )
