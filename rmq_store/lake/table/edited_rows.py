@@ -17,8 +17,8 @@ from rmq_store.message.sys_flag import MessageSysFlag, body_crc
 def contents(rows: pa.Table) -> Iterator[Content]:
     """The messages of the rows. Without the column ``body`` they have none."""
     bodies = rows.column("body") if "body" in rows.column_names else pa.nulls(rows.num_rows, pa.binary())
-    for properties, body in zip(rows.column("properties"), bodies, strict=True):
-        yield Content(dict(properties.as_py() or ()), body.as_py())
+    for properties, body in zip(rows.column("properties").to_pylist(), bodies.to_pylist(), strict=True):
+        yield Content(dict(properties or ()), body)
 
 
 def columns_of(edits: MessageEdits) -> list[str]:
