@@ -152,8 +152,11 @@ class Store:
     def names_in(self, folder: str, after: str = "") -> tuple[list[str], int]:
         return [f"{version:020d}.json" for version in range(len(self.log))], self.clock_ms
 
-    def exists(self, name: str) -> bool:
-        return name.endswith(".json") and int(name[-25:-5]) < len(self.log)
+    def tail(self, name: str, most: int) -> tuple[bytes, int]:
+        version = int(name[-25:-5])
+        if version >= len(self.log):
+            raise FileNotFoundError(name)
+        return self.log[version][-most:], len(self.log[version])
 
     def put_once(self, name: str, content: bytes) -> Put:
         version = int(name[-25:-5])
