@@ -91,8 +91,9 @@ def _facts_of_items(
 def _missing_parameters(rows: pa.Table, actions: pa.Array) -> Iterator[tuple[str, Mask]]:
     """Parameters that are no JSON object are a finding of ``positions.py``."""
     missing: dict[str, Mask] = defaultdict(lambda: np.zeros(rows.num_rows, np.bool_))
+    texts = _column(rows, "parameters")
     for number in np.flatnonzero(_are_of(actions, frozenset(PARAMETERS))).tolist():
-        parameters = json_object(_column(rows, "parameters")[number].as_py())
+        parameters = json_object(texts[number].as_py())
         if parameters is not None:
             for name in sorted(PARAMETERS[actions[number].as_py()]):
                 missing[name][number] = parameters.get(name) is None
@@ -101,11 +102,10 @@ def _missing_parameters(rows: pa.Table, actions: pa.Array) -> Iterator[tuple[str
 
 def _redriven_elsewhere(rows: pa.Table, actions: pa.Array) -> Mask:
     """Redrives whose copies are not all in the topic that their parameters name, else in the retry topic of the group."""
-    elsewhere = _are_of(actions, frozenset({Action.REDRIVE})) & _has(_column(rows, "produced"))
+    columns = [_column(rows, name) for name in ("group_name", "parameters", "produced")]
+    elsewhere = _are_of(actions, frozenset({Action.REDRIVE})) & _has(columns[-1])
     for number in np.flatnonzero(elsewhere).tolist():
-        group, text, produced = (
-            _column(rows, name)[number].as_py() for name in ("group_name", "parameters", "produced")
-        )
+        group, text, produced = (column[number].as_py() for column in columns)
         parameters = json_object(text)
         if parameters is None or group is None:  # another part, or another fact, says so
             elsewhere[number] = False
