@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from rmq_store.admin.redrive_edits import Content, MessageEdits
 from rmq_store.errors import WrongUse
-from rmq_store.lake.table.edited_rows import after_edits, columns_of
+from rmq_store.lake.table.edited_rows import after_edits
 from rmq_store.lake.table.tables import queue_of_row
 from rmq_store.message.message import MessageQueue
 
@@ -83,12 +83,6 @@ def letters_of_file(segments: pa.Table, letters: Sequence[EditedLetters]) -> tup
     return tuple(of_file)
 
 
-def edited_columns(rows: pa.Table, edits: MessageEdits) -> dict[str, pa.Array]:
-    """The columns that the edits read (``columns_of``) after them; null for a row to which they do not apply."""
-    names = columns_of(edits)
-    after = [one if isinstance(one, Content) else None for one in after_edits(rows.select(names), edits)]
-    values = {
-        "properties": [one and list(one.properties.items()) for one in after],
-        "body": [one and (one.body or b"") for one in after],
-    }
-    return {name: pa.array(values[name], rows.schema.field(name).type) for name in names}
+def edited_contents(rows: pa.Table, edits: MessageEdits) -> list[Content | None]:
+    """The messages of the rows (``columns_of``) after the edits; None for one to which they do not apply."""
+    return [one if isinstance(one, Content) else None for one in after_edits(rows, edits)]

@@ -20,10 +20,11 @@ import pyarrow.parquet as pq
 from rmq_store.admin.redrive_edits import OWNED
 from rmq_store.errors import RmqError
 from rmq_store.filter.subscription import build_subscription_data
-from rmq_store.lake.audit.edits import EditedLetters, edited_columns
+from rmq_store.lake.audit.edits import EditedLetters, edited_contents
 from rmq_store.lake.audit.finding import Problem
 from rmq_store.lake.read.filter import matching
 from rmq_store.lake.table import tables
+from rmq_store.lake.table.edited_rows import columns_of
 from rmq_store.lake.table.evidence import hashes
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.window.window_keys import text_hashes
@@ -337,12 +338,13 @@ class _Rows:
                 of_queue = pc.fill_null(pc.equal(self._column(name), getattr(one.queue, name)), False)
                 is_edited &= np.asarray(of_queue)[rows]
             if is_edited.any():
-                messages = pa.table({name: self._column(name) for name in ("properties", "body")})
-                edited = edited_columns(messages.take(pa.array(rows[is_edited])), one.edits)
-                applies[is_edited] = np.asarray(pc.is_valid(edited["properties"]))
-                properties[is_edited] = property_sums(edited["properties"])
-                if "body" in edited:
-                    texts = [body or b"" for body in edited["body"].to_pylist()]
+                messages = pa.table({name: self._column(name) for name in columns_of(one.edits)})
+                edited = edited_contents(messages.take(pa.array(rows[is_edited])), one.edits)
+                applies[is_edited] = [content is not None for content in edited]
+                maps = [content and list(content.properties.items()) for content in edited]
+                properties[is_edited] = property_sums(pa.array(maps, tables.MSG.field("properties").type))
+                if one.edits.of_body:
+                    texts = [(content and content.body) or b"" for content in edited]
                     bodies[is_edited] = [len(text) << 32 | zlib.crc32(text) for text in texts]
         return {
             "edited_body": pa.array(bodies, mask=~applies),
