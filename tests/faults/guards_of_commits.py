@@ -230,7 +230,7 @@ COMMITS = (
     Guard(
         "lake.table.delta_log:DeltaLog._has_checkpoint_after",
         cases(LOG, "what_was_listed_before_a_clean_up_is_listed_again"),
-        (("return max(_numbers(CHECKPOINT, names), default=-1) > version", "return False"),),
+        (("return max(numbers_of(CHECKPOINT, names), default=-1) > version", "return False"),),
     ),
     # --- the commit of the lake ---
     Guard(

@@ -17,7 +17,7 @@ from typing import Any
 
 from rmq_store.commit.append import VIEW_TRUST_MS
 from rmq_store.errors import BadData
-from rmq_store.lake.table.delta_log import CHECKPOINT, ENTRY, LAST_CHECKPOINT, LOG_FOLDER, LogCleaned
+from rmq_store.lake.table.delta_log import CHECKPOINT, ENTRY, LAST_CHECKPOINT, LOG_FOLDER, LogCleaned, numbers_of
 from rmq_store.lake.table.delta_table import LakeTable
 
 CHECKPOINT_EVERY = 100
@@ -54,8 +54,8 @@ def write_checkpoint(table: LakeTable) -> None:
     """
     root, folder, version = table.root, f"{table.path}/{LOG_FOLDER}", table.version
     names, _ = root.names_in(folder)
-    numbers = [int(match[1]) for name in names if (match := CHECKPOINT.fullmatch(name))]
-    before, content = _newest_sound(table, [number for number in numbers if number <= version])
+    checkpoints = numbers_of(CHECKPOINT, names)
+    before, content = _newest_sound(table, [number for number in checkpoints if number <= version])
     if before == version:
         table.log.view.known_checkpoint = version
         return
@@ -72,9 +72,9 @@ def write_checkpoint(table: LakeTable) -> None:
 
 
 def _newest_sound(table: LakeTable, checkpoints: Sequence[int]) -> tuple[int, bytes | None]:
-    """The version and the file of a checkpoint; (-1, None) without one. The Delta library would take what is damaged into the
-    next checkpoint."""
-    for checkpoint in sorted(checkpoints, reverse=True):
+    """The version and the file of the newest of these checkpoints, which ascend; (-1, None) without one. The Delta library
+    would take what is damaged into the next checkpoint."""
+    for checkpoint in reversed(checkpoints):
         with suppress(FileNotFoundError, BadData):
             return checkpoint, table.log.sound_checkpoint(checkpoint)
     return -1, None
@@ -117,8 +117,7 @@ def clean_up(table: LakeTable) -> int:
     """Delete the entries and checkpoints that no process needs. Returns how many."""
     root, folder = table.root, f"{table.path}/{LOG_FOLDER}"
     names, now_ms = root.names_in(folder)
-    checkpoints = [int(match[1]) for name in names if (match := CHECKPOINT.fullmatch(name))]
-    for checkpoint in sorted(checkpoints, reverse=True):
+    for checkpoint in reversed(numbers_of(CHECKPOINT, names)):
         with suppress(FileNotFoundError, BadData):
             age_ms = now_ms - root.modified_ms(checkpoint_name(table, checkpoint))
             if age_ms >= LEAST_AGE_MS:

@@ -254,7 +254,7 @@ class DeltaLog:
         """By a listing. A clean-up leaves the checkpoint behind which it deletes, so no entry from the newest one on was ever
         deleted. That a checkpoint is still there proves nothing: a process that slept may write it."""
         names, _ = self._root.names_in(self._folder, f"{max(version, 0):020d}")
-        return max(_numbers(CHECKPOINT, names), default=-1) > version
+        return max(numbers_of(CHECKPOINT, names), default=-1) > version
 
     def _looked_at(self, versions: Sequence[int]) -> Iterator[tuple[bytes | None, int]]:
         return in_parallel(self._root, self._look_at, [self._name(version) for version in versions], LOG_REQUESTS)
@@ -267,7 +267,7 @@ class DeltaLog:
         for after in (f"{hint:020d}", "") if hint >= 0 else ("",):
             names, at_ms = self._root.names_in(self._folder, after)
             view = self._empty_view(at_ms)
-            for checkpoint in reversed(_numbers(CHECKPOINT, names)):
+            for checkpoint in reversed(numbers_of(CHECKPOINT, names)):
                 name = self._checkpoint_name(checkpoint)
                 try:
                     view = self._from_checkpoint(name, self._read(name), checkpoint, at_ms)
@@ -278,7 +278,7 @@ class DeltaLog:
                     damage = damage or error
             if view.checkpoint >= 0:
                 break
-        entries = [version for version in _numbers(ENTRY, names) if version > view.version]
+        entries = [version for version in numbers_of(ENTRY, names) if version > view.version]
         if not entries and view.version < 0:
             if damage:
                 raise _without_entries(damage)
@@ -293,7 +293,7 @@ class DeltaLog:
             if content is None or not is_young(at_ms, answered_ms):
                 return None if not last_try else self._refuse_hole(self._name(version))
             view.apply(self._parsed(version, content))
-        newest = max(_numbers(CHECKPOINT, names), default=-1)
+        newest = max(numbers_of(CHECKPOINT, names), default=-1)
         if self._root.is_local and self._has_checkpoint_after(newest):  # what was read may have been freed by then
             return None if not last_try else self._refuse_hole(self._name(view.version))
         return view
@@ -443,7 +443,8 @@ def _without_entries(damage: LogDamaged) -> LogDamaged:
     return LogDamaged(f"{damage.facts}, and the entries before it are gone")
 
 
-def _numbers(pattern: re.Pattern[str], names: Sequence[str]) -> list[int]:
+def numbers_of(pattern: re.Pattern[str], names: Sequence[str]) -> list[int]:
+    """The versions of the files of one kind (``ENTRY``, ``CHECKPOINT``), ascending."""
     return sorted(int(match[1]) for name in names if (match := pattern.fullmatch(name)))
 
 
