@@ -222,12 +222,12 @@ class _History:
         )
         shard.commitlog.log.append(content, self._host, deadline_ms=self._host.now_ms())
         self.positions = {}
-        new = NewFile(kind="", name=self._host.new_commit_id(), rows=whole, stats=COMMITS.stats, store_day=day)
+        new = NewFile(kind="", name=self._host.new_commit_id(), rows=whole, stats=COMMITS.layout.stats, store_day=day)
         shard.commits.put([stage(shard.root, shard.commits.path, new)], {}, host=self._host)
         for kind in (QUEUES, MOVES):
             if kind_rows := [row for ctl in ctls for row in kind.rows(ctl)]:
                 table, name = kind.table(shard), self._host.new_commit_id()
-                derived_file = derived(shard.root, table.path, name, kind_rows, kind.schema, kind.stats, day)
+                derived_file = derived(shard.root, table.path, name, kind_rows, kind.layout, day)
                 table.put([derived_file], {}, host=self._host)
 
     def _copies(self, ctls: list[Ctl], failed: Sequence[tuple[Ctl, int]], day: str) -> StagedFile:

@@ -25,7 +25,7 @@ from rmq_store.lake.table.stage import statistics
 from rmq_store.utils.host import Host
 
 COMMITLOG = "commitlog"
-_STATS = {kind.name: kind.stats for kind in KINDS} | {COMMITLOG: tables.COMMITLOG_STATS}
+_STATS = {kind.name: kind.layout.stats for kind in KINDS} | {COMMITLOG: tables.COMMITLOG_LAYOUT.stats}
 
 Row = dict[str, Any]
 

@@ -64,9 +64,9 @@ def assert_delta_rs_agrees(table: LakeTable, expected: Counter[str]) -> None:
     positions = {app_id: number for app_id, (number, _) in table.positions.items()}
     assert {app_id: other.transaction_version(app_id) for app_id in positions} == positions
     rows = other.to_pyarrow_table()
-    assert counted(rows.drop_columns(table.partition_by)) == expected
-    days = Counter(tuple(row.values()) for row in rows.select(table.partition_by).to_pylist())
-    names = [f"partition.{name}" for name in table.partition_by]
+    assert counted(rows.drop_columns([*table.layout.partition_by])) == expected
+    days = Counter(tuple(row.values()) for row in rows.select([*table.layout.partition_by]).to_pylist())
+    names = [f"partition.{name}" for name in table.layout.partition_by]
     ours: Counter[tuple[Any, ...]] = Counter()
     for file in files_of(table):
         ours[tuple(file[name] for name in names)] += file["num_records"]
@@ -137,7 +137,7 @@ def assert_polars_agrees(table: LakeTable, expected: Counter[str]) -> None:
         positions |= {txn["appId"]: txn["version"] for txn in actions.get("txn", ())}
     assert positions == {app_id: number for app_id, (number, _) in table.positions.items()}
     assert adds == {file["path"]: file["size_bytes"] for file in files_of(table)}
-    stored = sorted(set(table.schema.names) - set(table.partition_by))
+    stored = sorted(set(table.layout.schema.names) - set(table.layout.partition_by))
     files = [pl.read_parquet(folder_of(table) / path, hive_partitioning=False) for path in adds]
     rows = (tuple(map(_plain, row)) for file in files for row in _of_columns(file, stored).iter_rows())
     assert counted_values(stored, rows) == expected
@@ -166,7 +166,7 @@ def assert_readers_agree(shard: Shard, *, all_entries: bool = True) -> None:
 def assert_a_kept_view_agrees(kept: LakeTable) -> None:
     """A view that followed the entries is that of a process that opens the log now."""
     kept.refresh()
-    fresh = LakeTable.open(kept.root, kept.path, kept.schema, kept.partition_by, kept.stats)
+    fresh = LakeTable.open(kept.root, kept.path, kept.layout)
     assert kept.version == fresh.version
     assert files_of(kept) == files_of(fresh)
     assert kept.positions == fresh.positions

@@ -21,9 +21,11 @@ from rmq_store.lake.table.delta_log import Content, DeltaLog, NoTable
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.log_view import LogView
 from rmq_store.lake.table.object_store import Put, Root
+from rmq_store.lake.table.table_layout import TableLayout
 from tests.faults.answers import Clock
 
 SCHEMA = pa.schema([("n", pa.int64()), ("name", pa.string()), ("store_day", pa.date32())])
+LAYOUT = TableLayout(SCHEMA, ("store_day",), ("n", "name"))
 FOREVER = "interval 36500 days"
 Action = Mapping[str, Any]
 
@@ -117,7 +119,7 @@ class Log:
         return self.folder / "_last_checkpoint"
 
     def opened(self) -> DeltaLog:
-        log = DeltaLog(self.root, "t", SCHEMA, ["store_day"], ["n", "name"])
+        log = DeltaLog(self.root, "t", LAYOUT)
         log.open()
         return log
 
@@ -340,7 +342,7 @@ def test_who_creates_a_table_leaves_one_alone_that_cannot_be_read(log: Log) -> N
     log.clean(1)
     before = sorted(log.folder.iterdir())
     with pytest.raises(StoreUnusable, match="reader version 3"):
-        LakeTable.create(log.root, "t", SCHEMA, ["store_day"], ["n"])
+        LakeTable.create(log.root, "t", LAYOUT)
     assert sorted(log.folder.iterdir()) == before
 
 
@@ -503,7 +505,7 @@ def test_entries_of_delta_rs_are_read(tmp_path: Path) -> None:
                 app_transactions=[Transaction("a", n, last_updated=n + 1)],
             ),
         )
-    log = DeltaLog(Root.parse(str(tmp_path)), "t", SCHEMA, ["store_day"], ["n", "name"])
+    log = DeltaLog(Root.parse(str(tmp_path)), "t", LAYOUT)
     log.open()
     assert [log.view.commit_ids[version] for version in range(3)] == [("id0",), ("id1",), ("id2",)]
     assert (log.view.positions.get("a"), log.view.positions.updated_ms("a")) == (2, 3)
@@ -737,7 +739,7 @@ def test_a_file_of_another_tool_that_took_the_place_of_entries_is_named(log: Log
     assert f"another tool wrote {name} in its place" in str(caught.value)
     assert f"write {2:020d}.checkpoint.parquet, a checkpoint in one file, or restore the log" in str(caught.value)
     with pytest.raises(LogDamaged):  # it makes no new table in its place
-        LakeTable.create(log.root, "t", SCHEMA, ["store_day"], ["n"])
+        LakeTable.create(log.root, "t", LAYOUT)
 
 
 @pytest.mark.parametrize("name", UNREAD)

@@ -87,7 +87,7 @@ def test_the_files_are_sorted_and_have_statistics_and_other_readers_read_them(la
     join(lake.shard, QUEUES, lake.host)
     table = lake.shard.consumequeue
     stored = table.read(table.files().column("path").to_pylist())
-    assert stored.equals(stored.sort_by([(name, "ascending") for name in QUEUES.stats]))
+    assert stored.equals(stored.sort_by([(name, "ascending") for name in QUEUES.layout.stats]))
     (file,) = table.files().to_pylist()
     assert (file["min.topic"], file["max.topic"]) == (
         min(stored["topic"].to_pylist()),

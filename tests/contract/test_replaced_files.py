@@ -24,12 +24,12 @@ STORED = pa.schema([column for column in tables.OFFSETS if column.name != "store
 
 def opened(folder: Path) -> LakeTable:
     root = Root.parse(str(folder))
-    return LakeTable.create(root, "s/offsets", tables.OFFSETS, ["store_day"], tables.OFFSETS_STATS)
+    return LakeTable.create(root, "s/offsets", tables.OFFSETS_LAYOUT)
 
 
 def staged(table: LakeTable, name: str, *groups: str) -> StagedFile:
     rows = pa.Table.from_pylist([{"group_name": group} for group in groups], schema=STORED)
-    file = NewFile(kind="", name=name, rows=rows, stats=tables.OFFSETS_STATS, store_day=DAY)
+    file = NewFile(kind="", name=name, rows=rows, stats=tables.OFFSETS_LAYOUT.stats, store_day=DAY)
     return stage(table.root, table.path, file)
 
 

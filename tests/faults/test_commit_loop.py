@@ -68,7 +68,7 @@ class Choices:
 
 def ctl_file(ctls: Sequence[Ctl], attempt: int = 0) -> StagedFile:
     """What ``stage_ctl`` returns, without the file."""
-    stats = statistics(tables.ctl_table(ctls), tables.COMMITLOG_STATS)
+    stats = statistics(tables.ctl_table(ctls), tables.COMMITLOG_LAYOUT.stats)
     return StagedFile(f"{ctls[0].commit_id}-{attempt}", "ctl", 1, len(ctls), stats, DAY)
 
 
@@ -85,14 +85,14 @@ def entry_of(ctl: Ctl) -> bytes:
         now_ms=0,
         commit_ids=[ctl.commit_id],
         files=[ctl_file([ctl])],
-        partition_by=tables.PARTITION_BY,
+        partition_by=tables.COMMITLOG_LAYOUT.partition_by,
         positions=MOVES[ctl],
     )
 
 
 @cache
 def first_entry() -> bytes:
-    metadata = metadata_action(tables.COMMITLOG, tables.PARTITION_BY, tables.COMMITLOG_STATS)
+    metadata = metadata_action(tables.COMMITLOG_LAYOUT)
     return entry_bytes(operation="CREATE TABLE", now_ms=0, first=[protocol_action(), metadata], positions=BEFORE)
 
 

@@ -31,7 +31,11 @@ VACUUMED = Ctl("d" * 32, Action.VACUUM, TESTS, request_id="the vacuum")
 def vacuum_entry() -> bytes:
     file = loop.ctl_file([VACUUMED])
     return entry_bytes(
-        operation=VACUUM, now_ms=0, commit_ids=[VACUUMED.commit_id], files=[file], partition_by=tables.PARTITION_BY
+        operation=VACUUM,
+        now_ms=0,
+        commit_ids=[VACUUMED.commit_id],
+        files=[file],
+        partition_by=tables.COMMITLOG_LAYOUT.partition_by,
     )
 
 

@@ -44,7 +44,7 @@ def commits(draw: st.DrawFn) -> Commits:
 
 
 def live_file(number: int, ctls: Commits, known: bool = True) -> LiveFile:
-    stats = json.loads(statistics(tables.ctl_table(ctls), tables.COMMITLOG_STATS))
+    stats = json.loads(statistics(tables.ctl_table(ctls), tables.COMMITLOG_LAYOUT.stats))
     stats = stats if known else {"minValues": {}, "maxValues": {}, "nullCount": {}}
     partition = {"kind": "ctl", "store_day": day_of(ctls[0].store_timestamp)}
     return LiveFile(f"kind=ctl/{number}.parquet", 1, partition, stats, number)
@@ -53,7 +53,7 @@ def live_file(number: int, ctls: Commits, known: bool = True) -> LiveFile:
 def index_of(files: Sequence[Commits], before: int, middle: int, unknown: Collection[int] = ()) -> CtlIndex:
     """``before`` files are there when the index is made; it catches up with the others in two steps.
     ``unknown``: the numbers of files without statistics."""
-    live = LiveFiles(tables.COMMITLOG, tables.PARTITION_BY, tables.COMMITLOG_STATS, "log")
+    live = LiveFiles(tables.COMMITLOG_LAYOUT, "log")
     index = None
     for number, ctls in enumerate(files):
         if number == before:
@@ -102,7 +102,7 @@ def test_no_file_is_missed(
 
 @given(st.lists(commits(), min_size=1, max_size=6))
 def test_an_index_of_files_that_were_removed_is_not_used(files: list[Commits]) -> None:
-    live = LiveFiles(tables.COMMITLOG, tables.PARTITION_BY, tables.COMMITLOG_STATS, "log")
+    live = LiveFiles(tables.COMMITLOG_LAYOUT, "log")
     for number, ctls in enumerate(files):
         live.apply(Entry(number, added=(live_file(number, ctls),)))
     index = CtlIndex(live)
@@ -115,7 +115,7 @@ def test_an_index_of_files_that_were_removed_is_not_used(files: list[Commits]) -
 def test_the_files_of_a_view_are_those_of_its_entries() -> None:
     """The columns that readers filter by have the types of the table."""
     ctl = Ctl("0" * 32, Action.SEND, Actor("tests", "tests"), request_id="r", store_timestamp=NOW_MS)
-    live = LiveFiles(tables.COMMITLOG, tables.PARTITION_BY, tables.COMMITLOG_STATS, "log")
+    live = LiveFiles(tables.COMMITLOG_LAYOUT, "log")
     live.apply(Entry(0, added=(live_file(0, [ctl]),)))
     (row,) = live.table.to_pylist()
     assert (row["min.request_id"], row["partition.kind"], row["num_records"]) == ("r", "ctl", 1)

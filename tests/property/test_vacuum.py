@@ -86,8 +86,8 @@ class World:
     def __post_init__(self) -> None:
         self._stamped: set[Path] = set()
         root = Root.parse(str(self.folder))
-        LakeTable.create(root, "s/commitlog", tables.COMMITLOG, tables.PARTITION_BY, tables.COMMITLOG_STATS)
-        LakeTable.create(root, "s/consumequeue", tables.CONSUMEQUEUE, ["store_day"], tables.CONSUMEQUEUE_STATS)
+        LakeTable.create(root, "s/commitlog", tables.COMMITLOG_LAYOUT)
+        LakeTable.create(root, "s/consumequeue", tables.CONSUMEQUEUE_LAYOUT)
         self.shard = Shard(root, "s")
         self.stamp()
 

@@ -149,7 +149,7 @@ def test_spark_finds_the_files_rows_and_positions_that_we_find(stores: Stores, n
         assert answer["version"] == table.version
         assert answer["files"] == sorted(f"file:{folder_of(table)}/{path}" for path in paths)
         assert answer["positions"] == {app_id: list(txn) for app_id, txn in table.positions.items()}
-        rows = stores.rows(key).drop_columns(table.partition_by)
+        rows = stores.rows(key).drop_columns([*table.layout.partition_by])
         assert counted(rows.cast(table.read([]).schema)) == rows_of(table)
 
 

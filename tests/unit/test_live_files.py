@@ -11,6 +11,7 @@ import pytest
 
 from rmq_store.lake.table.delta_entry import Entry, live_file
 from rmq_store.lake.table.live_files import LiveFiles, widest_bounds
+from rmq_store.lake.table.table_layout import TableLayout
 
 COLUMNS = pa.schema([("n", pa.int32()), ("at_ms", pa.int64()), ("name", pa.string()), ("body", pa.binary())])
 WIDEST = {
@@ -29,7 +30,7 @@ STATS: dict[str, Any] = {
 
 
 def of_checkpoint(stats: str | None) -> pa.Table:
-    files = LiveFiles(COLUMNS, [], COLUMNS.names, "log")
+    files = LiveFiles(TableLayout(COLUMNS, (), tuple(COLUMNS.names)), "log")
     adds = {"path": "f", "size": 1, "stats": stats, "partitionValues": []}
     other = {"path": "known", "size": 1, "stats": json.dumps(STATS), "partitionValues": []}
     of_adds = {"path": pa.string(), "size": pa.int64(), "stats": pa.string()}
@@ -39,7 +40,7 @@ def of_checkpoint(stats: str | None) -> pa.Table:
 
 
 def of_entry(stats: str | None) -> pa.Table:
-    files = LiveFiles(COLUMNS, [], COLUMNS.names, "log")
+    files = LiveFiles(TableLayout(COLUMNS, (), tuple(COLUMNS.names)), "log")
     texts = {"f": stats or "{}", "known": json.dumps(STATS)}
     added = (live_file({"path": path, "size": 1}, json.loads(text), 0, "log") for path, text in texts.items())
     files.apply(Entry(0, added=tuple(added)))

@@ -75,7 +75,7 @@ def _upgrade(table: LakeTable, host: Host) -> None:
             return
         metadata = table.log.view.metadata or {}
         configuration = {**metadata.get("configuration", {}), **CONFIGURATION}
-        changed = {"configuration": configuration, "schemaString": schema_text(table.schema)}
+        changed = {"configuration": configuration, "schemaString": schema_text(table.layout.schema)}
         first = [protocol_action(), {"metaData": {**metadata, **changed}}]
         text = entry_bytes(operation="UPGRADE", now_ms=host.now_ms(), first=first)
         if table.log.append(Content(text, ()), host, deadline_ms=host.now_ms() + _PATIENCE_MS) is Verdict.COMMITTED:

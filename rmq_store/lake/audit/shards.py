@@ -16,14 +16,10 @@ import pyarrow as pa
 from rmq_store.errors import RmqError
 from rmq_store.lake.audit.finding import Finding, Problem
 from rmq_store.lake.commit.derived_tables import KINDS
-from rmq_store.lake.table import tables
 from rmq_store.lake.table.delta_entry import STATS_COLUMNS, may_write
 from rmq_store.lake.table.delta_table import CONFIGURATION, LakeTable, schema_text
 from rmq_store.lake.table.shard import SHARDS, Shard
 from rmq_store.lake.table.store import TABLE_ID, LakeStore, read_store, shard_entry, unnamed_shards
-
-_STATS = {kind.name: kind.stats for kind in KINDS} | {"commitlog": tables.COMMITLOG_STATS}
-"""The columns with statistics of each table: without them a reader cannot look for a value."""
 
 _DELTA = "delta."
 _PROPERTIES = frozenset({*CONFIGURATION, STATS_COLUMNS, "delta.checkpointInterval"})
@@ -119,12 +115,12 @@ def _settings(shard: Shard, name: str, table: LakeTable, changed: Sequence[str])
     configuration = metadata.get("configuration") or {}
     wrong += [key for key, value in CONFIGURATION.items() if configuration.get(key) != value]
     wrong += sorted(key for key in configuration if key.lower().startswith(_DELTA) and key not in _PROPERTIES)
-    if metadata.get("partitionColumns") != table.partition_by:
+    if metadata.get("partitionColumns") != [*table.layout.partition_by]:
         wrong.append("its partition columns")
-    if not {*_STATS[name]} <= {*str(configuration.get(STATS_COLUMNS)).split(",")}:
+    if not {*table.layout.stats} <= {*str(configuration.get(STATS_COLUMNS)).split(",")}:
         wrong.append(STATS_COLUMNS)
     try:
-        wrong += [f"column {column}" for column in _columns(table.schema, metadata)]
+        wrong += [f"column {column}" for column in _columns(table.layout.schema, metadata)]
     except (LookupError, TypeError, ValueError):  # what a damaged text happens to mean
         wrong.append("the fields of its columns")
     if wrong:

@@ -11,12 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
-
 from rmq_store.commit.ctl import Ctl
 from rmq_store.lake.table import tables
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.shard import Shard
+from rmq_store.lake.table.table_layout import TableLayout
 from rmq_store.message.message import MessageQueue
 
 COMMITS_EVERY = 256
@@ -32,9 +31,8 @@ class Derived:
     table: Callable[[Shard], LakeTable]
     rows: Callable[[Ctl], list[dict[str, Any]]]
     """The rows that a commit has in the table."""
-    schema: pa.Schema
-    stats: list[str]
-    """The columns with statistics; together they name a row."""
+    layout: TableLayout
+    """The columns with statistics together name a row."""
     claims: bool = False
     """Whether commits about claims have rows in it."""
     every: int = 1
@@ -83,20 +81,13 @@ def commits_rows(ctl: Ctl) -> list[dict[str, Any]]:
     return [tables.ctl_to_row(ctl)]
 
 
-QUEUES = Derived(
-    "consumequeue",
-    lambda shard: shard.consumequeue,
-    consumequeue_rows,
-    tables.CONSUMEQUEUE,
-    tables.CONSUMEQUEUE_STATS,
-)
-MOVES = Derived("offsets", lambda shard: shard.offsets, offsets_rows, tables.OFFSETS, tables.OFFSETS_STATS)
+QUEUES = Derived("consumequeue", lambda shard: shard.consumequeue, consumequeue_rows, tables.CONSUMEQUEUE_LAYOUT)
+MOVES = Derived("offsets", lambda shard: shard.offsets, offsets_rows, tables.OFFSETS_LAYOUT)
 COMMITS = Derived(
     "commits",
     lambda shard: shard.commits,
     commits_rows,
-    tables.COMMITS,
-    tables.COMMITS_STATS,
+    tables.COMMITS_LAYOUT,
     claims=True,
     every=COMMITS_EVERY,
 )

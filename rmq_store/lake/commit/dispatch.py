@@ -165,7 +165,7 @@ class _Kept:
 
 def _outdated(table: LakeTable, kind: Derived, replaced: frozenset[str]) -> dict[str, _Kept]:
     """The files of the table with rows that a compaction made wrong, by path, and their other rows."""
-    if not replaced or "file" not in kind.schema.names:
+    if not replaced or "file" not in kind.layout.schema.names:
         return {}
     files = table.described().select(["path", "partition.store_day"]).to_pylist()
     named = table.read_each([file["path"] for file in files], ["file"])
@@ -189,15 +189,7 @@ def staged(shard: Shard, kind: Derived, tail: Tail, host: Host, kept: Iterable[_
         by_day[day_of(ctl.store_timestamp)].extend(current_rows(kind.rows(ctl), tail.replaced))
     try:
         return [
-            derived(
-                shard.root,
-                table.path,
-                host.new_commit_id(),
-                rows,
-                schema=kind.schema,
-                stats=kind.stats,
-                day=day,
-            )
+            derived(shard.root, table.path, host.new_commit_id(), rows, kind.layout, day)
             for day, rows in sorted(by_day.items())
             if rows
         ]

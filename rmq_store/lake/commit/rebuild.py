@@ -141,7 +141,7 @@ def _compared(shard: Shard, kind: Derived, ctls: Sequence[Ctl]) -> TableReport:
         damage = str(error)
     in_table = _counted([*current_rows(stored, tail.replaced), *_as_stored(kind, tail.rows(kind))], named)
     differences = tuple(
-        Difference(kind.name, in_table[text], in_log[text], {column: row[column] for column in kind.stats})
+        Difference(kind.name, in_table[text], in_log[text], {column: row[column] for column in kind.layout.stats})
         for text, row in named.items()
         if in_table[text] != in_log[text]
     )
@@ -159,7 +159,7 @@ def _compared(shard: Shard, kind: Derived, ctls: Sequence[Ctl]) -> TableReport:
 
 def _as_stored(kind: Derived, rows: list[Row]) -> list[Row]:
     """The rows as they would be read from a file."""
-    schema = pa.schema([field for field in kind.schema if field.name != "store_day"])
+    schema = pa.schema([field for field in kind.layout.schema if field.name != "store_day"])
     read: list[Row] = pa.Table.from_pylist(rows, schema=schema).to_pylist()
     return read
 
@@ -205,7 +205,7 @@ def _writable(shard: Shard, kind: Derived, host: Host) -> LakeTable:
         table.files()
     except DerivedTableDamaged:
         path = f"{shard.name}/{kind.name}"
-        DerivedTable.restart(shard.root, path, kind.schema, ["store_day"], kind.stats, CURSOR, host)
+        DerivedTable.restart(shard.root, path, kind.layout, CURSOR, host)
         vars(shard).pop(kind.name, None)
         return kind.table(shard)
     return table

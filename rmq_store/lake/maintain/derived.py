@@ -89,7 +89,7 @@ def _join(table: LakeTable, kind: Derived, group: Sequence[SmallFile], host: Hos
     """Raises StaleAttempt when a file of the group is not live any more."""
     paths = [file.path for file in group]
     (day,) = {file.partition[0] for file in group}
-    rows = table.read(paths).sort_by([(name, "ascending") for name in kind.stats])
+    rows = table.read(paths).sort_by([(name, "ascending") for name in kind.layout.stats])
     count = sum(file.rows for file in group)
     if rows.num_rows != count:
         raise StoreUnusable(
@@ -98,7 +98,7 @@ def _join(table: LakeTable, kind: Derived, group: Sequence[SmallFile], host: Hos
         )
     files = []
     for part in _parts(rows):
-        new = NewFile(kind="", name=host.new_commit_id(), rows=part, stats=kind.stats, store_day=day)
+        new = NewFile(kind="", name=host.new_commit_id(), rows=part, stats=kind.layout.stats, store_day=day)
         files.append(replace(stage_checked(table, new), data_change=False))
     table.put(files, {}, host=host, operation="JOIN", removed=paths)
 

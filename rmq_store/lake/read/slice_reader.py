@@ -184,7 +184,7 @@ class SliceReader:
     def _what_happened(self) -> str:
         from rmq_store.lake.table.delta_table import LakeTable  # a task needs it only after an error
 
-        table = LakeTable.open(self._root, self._table, tables.COMMITLOG, tables.PARTITION_BY, tables.COMMITLOG_STATS)
+        table = LakeTable.open(self._root, self._table, tables.COMMITLOG_LAYOUT)
         if table.is_live(self._slice.file):
             return (
                 "was removed from storage; the table still lists it, so neither a window nor the Delta log did it. "

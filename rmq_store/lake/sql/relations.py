@@ -46,7 +46,7 @@ from rmq_store.utils.host import Host
 
 
 def _stored(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([SHARD, *(field for field in schema if field.name not in tables.PARTITION_BY)])
+    return pa.schema([SHARD, *(field for field in schema if field.name not in tables.COMMITLOG_LAYOUT.partition_by)])
 
 
 # --- relations that are files ----------------------------------------------------------------------------------------
@@ -85,9 +85,9 @@ FILE_RELATIONS: Mapping[str, FileRelation] = {
     "key_rows": FileRelation(_COMMITLOG, _stored(tables.KEY), _of_kind("key")),
     "ctl_imports": FileRelation(_COMMITLOG, _stored(tables.CTL), _of_kind("ctl") & _MAY_BE_IMPORT),
     "ctl_logged": FileRelation(_COMMITLOG, _stored(tables.CTL), _of_kind("ctl")),
-    "ctl_dispatched": FileRelation(COMMITS.name, _stored(COMMITS.schema)),
-    "consumequeue_dispatched": FileRelation(QUEUES.name, _stored(QUEUES.schema)),
-    "offsets_dispatched": FileRelation(MOVES.name, _stored(MOVES.schema)),
+    "ctl_dispatched": FileRelation(COMMITS.name, _stored(COMMITS.layout.schema)),
+    "consumequeue_dispatched": FileRelation(QUEUES.name, _stored(QUEUES.layout.schema)),
+    "offsets_dispatched": FileRelation(MOVES.name, _stored(MOVES.layout.schema)),
 }
 
 
@@ -172,7 +172,7 @@ class Snapshot:
             for shard in self._shards
             for row in undispatched(shard, kind.table(shard), claims=kind.claims).rows(kind)
         ]
-        return pa.Table.from_pylist(rows, schema=_stored(kind.schema))
+        return pa.Table.from_pylist(rows, schema=_stored(kind.layout.schema))
 
     def live_files(self) -> pa.Table:
         return pa.concat_tables([LIVE_FILES.empty_table(), *map(_live_files, self._shards)])

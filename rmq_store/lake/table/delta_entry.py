@@ -283,18 +283,18 @@ def check_readable(protocol: Mapping[str, Any] | None, metadata: Mapping[str, An
     if protocol is not None and protocol["minReaderVersion"] > READER_VERSION:
         raise _foreign(f"reader version {protocol['minReaderVersion']}", where)
     if metadata is not None:
-        layout(metadata)
+        columns_and_partitions(metadata)
         if (metadata.get("configuration") or {}).get(_COLUMN_MAPPING, "none") != "none":
             raise _foreign("column mapping", where)
 
 
-def layout(metadata: Mapping[str, Any]) -> tuple[set[tuple[str, str]], list[str]]:
+def columns_and_partitions(metadata: Mapping[str, Any]) -> tuple[set[tuple[str, str]], tuple[str, ...]]:
     """The names and types of a table's columns, and its partition columns."""
     columns = json.loads(metadata["schemaString"])["fields"]
     partition_by = metadata["partitionColumns"]
     if not isinstance(partition_by, list):
         raise ValueError(f"partitionColumns {partition_by!r} is not a list")
-    return {(column["name"], str(column["type"])) for column in columns}, [_text(name) for name in partition_by]
+    return {(column["name"], str(column["type"])) for column in columns}, tuple(map(_text, partition_by))
 
 
 def _named(where: str, actions: Sequence[Mapping[str, Any]]) -> str:

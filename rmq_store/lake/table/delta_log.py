@@ -38,6 +38,7 @@ from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.parallel import LOG_REQUESTS, in_parallel
 from rmq_store.lake.table.store_errors import is_refused
 from rmq_store.lake.table.stored_positions import stored_positions
+from rmq_store.lake.table.table_layout import TableLayout
 from rmq_store.utils.host import Host
 
 LOG_FOLDER = "_delta_log"
@@ -91,12 +92,10 @@ class Content:
 class DeltaLog:
     """``_delta_log`` of the table at ``<root>/<path>``. ``view`` is what has been read of it."""
 
-    def __init__(
-        self, root: Root, path: str, schema: pa.Schema, partition_by: Sequence[str], stats: Sequence[str]
-    ) -> None:
+    def __init__(self, root: Root, path: str, layout: TableLayout) -> None:
         self._root = root
         self._folder = f"{path}/{LOG_FOLDER}"
-        self._schema, self._partition_by, self._stats = schema, tuple(partition_by), tuple(stats)
+        self._layout = layout
         self.view = self._empty_view(0)
 
     # --- reading ---
@@ -319,7 +318,7 @@ class DeltaLog:
         )
 
     def _empty_view(self, at_ms: int) -> LogView:
-        return LogView(self._schema, self._partition_by, self._stats, self._root.uri_of(self._folder), known_ms=at_ms)
+        return LogView(self._layout, self._root.uri_of(self._folder), known_ms=at_ms)
 
     def _from_checkpoint(self, name: str, content: bytes, version: int, at_ms: int) -> LogView:
         """The state of a checkpoint. Raises LogDamaged when it is damaged, StoreUnusable when it cannot be read here."""

@@ -43,6 +43,7 @@ from rmq_store.lake.table.delta_log import LOG_FOLDER, Content, DeltaLog, LogCle
 from rmq_store.lake.table.file_cache import FileCache
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.parallel import in_parallel
+from rmq_store.lake.table.table_layout import TableLayout
 from rmq_store.maintain.orphans import TOMBSTONE_AGE_MS
 from rmq_store.utils.host import Host, epoch_ms, random_name
 
@@ -62,18 +63,13 @@ CONFIGURATION = {
 
 
 class LakeTable:
-    """A Delta table at ``<root>/<path>``; ``schema`` includes the partition columns, ``stats`` are those of its columns that
-    have statistics."""
+    """A Delta table at ``<root>/<path>``."""
 
-    def __init__(
-        self, root: Root, path: str, schema: pa.Schema, partition_by: Sequence[str], stats: Sequence[str]
-    ) -> None:
+    def __init__(self, root: Root, path: str, layout: TableLayout) -> None:
         self.root = root
         self.path = path
-        self.schema = schema
-        self.partition_by = list(partition_by)
-        self.stats = list(stats)
-        self.log = DeltaLog(root, path, schema, self.partition_by, self.stats)
+        self.layout = layout
+        self.log = DeltaLog(root, path, layout)
         self._cache = FileCache(_CACHED_BYTES, _LONGEST_CACHED)
 
     @property
@@ -82,9 +78,9 @@ class LakeTable:
         return str((self.log.view.metadata or {}).get("id") or "")
 
     @classmethod
-    def open(cls, root: Root, path: str, schema: pa.Schema, partition_by: Sequence[str], stats: Sequence[str]) -> Self:
+    def open(cls, root: Root, path: str, layout: TableLayout) -> Self:
         """Raises StoreUnusable when there is no such table or the store does not answer, LogDamaged when its log is damaged."""
-        table = cls(root, path, schema, partition_by, stats)
+        table = cls(root, path, layout)
         try:
             table.log.open()
         except NoTable as error:
@@ -92,19 +88,17 @@ class LakeTable:
         return table
 
     @classmethod
-    def create(
-        cls, root: Root, path: str, schema: pa.Schema, partition_by: Sequence[str], stats: Sequence[str]
-    ) -> Self:
+    def create(cls, root: Root, path: str, layout: TableLayout) -> Self:
         """Create the table unless it is there, then open it. Racing creators end with one table."""
-        table = cls(root, path, schema, partition_by, stats)
+        table = cls(root, path, layout)
         try:
             table.log.open()
             return table
         except NoTable:
-            first = [protocol_action(), metadata_action(schema, partition_by, stats)]
+            first = [protocol_action(), metadata_action(layout)]
             content = entry_bytes(operation="CREATE TABLE", now_ms=epoch_ms(), first=first)
             root.create_exclusively(f"{path}/{LOG_FOLDER}/{entry_name(0)}", content)
-        return cls.open(root, path, schema, partition_by, stats)
+        return cls.open(root, path, layout)
 
     @classmethod
     def _missing(cls, uri: str) -> RmqError:
@@ -261,7 +255,7 @@ class LakeTable:
 
     @cached_property
     def _stored(self) -> list[pa.Field]:
-        return [field for field in self.schema if field.name not in self.partition_by]
+        return [field for field in self.layout.schema if field.name not in self.layout.partition_by]
 
     # --- commit ---
 
@@ -293,7 +287,7 @@ class LakeTable:
             now_ms=now_ms,
             commit_ids=commit_ids,
             files=files,
-            partition_by=self.partition_by,
+            partition_by=self.layout.partition_by,
             removed=gone,
             positions=positions,
             updated_ms=updated_ms,
@@ -333,7 +327,7 @@ class LakeTable:
 
     def _live(self, paths: Collection[str], *, data_change: bool) -> list[LiveFile]:
         self.check_live(paths)
-        keys = {name: f"partition.{name}" for name in self.partition_by}
+        keys = {name: f"partition.{name}" for name in self.layout.partition_by}
         files = self.files(pc.field("path").isin(pa.array(sorted(paths), pa.string())))
         return [
             LiveFile(
@@ -382,15 +376,15 @@ def schema_text(schema: pa.Schema) -> str:
     return str(Schema.from_arrow(schema).to_json())
 
 
-def metadata_action(schema: pa.Schema, partition_by: Sequence[str], stats: Sequence[str]) -> dict[str, Any]:
+def metadata_action(layout: TableLayout) -> dict[str, Any]:
     """Of a new table."""
     return {
         "metaData": {
             "id": str(uuid.UUID(random_name())),
             "format": {"provider": "parquet", "options": {}},
-            "schemaString": schema_text(schema),
-            "partitionColumns": list(partition_by),
-            "configuration": CONFIGURATION | {STATS_COLUMNS: ",".join(stats)},
+            "schemaString": schema_text(layout.schema),
+            "partitionColumns": list(layout.partition_by),
+            "configuration": CONFIGURATION | {STATS_COLUMNS: ",".join(layout.stats)},
             "createdTime": epoch_ms(),
         }
     }

@@ -18,6 +18,7 @@ from rmq_store.lake.table.delta_entry import RESTART, entry_bytes, entry_name, p
 from rmq_store.lake.table.delta_log import CHECKPOINT, ENTRY, LAST_CHECKPOINT, LOG_FOLDER, UNREAD
 from rmq_store.lake.table.delta_table import LakeTable, metadata_action
 from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.table_layout import TableLayout
 from rmq_store.utils.host import Host
 
 
@@ -25,28 +26,17 @@ class DerivedTable(LakeTable):
     """As LakeTable. Where that raises because files or the log are gone or damaged, this raises DerivedTableDamaged."""
 
     @classmethod
-    def open(cls, root: Root, path: str, schema: pa.Schema, partition_by: Sequence[str], stats: Sequence[str]) -> Self:
+    def open(cls, root: Root, path: str, layout: TableLayout) -> Self:
         with _damage_of_the_log():
-            return super().open(root, path, schema, partition_by, stats)
+            return super().open(root, path, layout)
 
     @classmethod
-    def create(
-        cls, root: Root, path: str, schema: pa.Schema, partition_by: Sequence[str], stats: Sequence[str]
-    ) -> Self:
+    def create(cls, root: Root, path: str, layout: TableLayout) -> Self:
         with _damage_of_the_log():
-            return super().create(root, path, schema, partition_by, stats)
+            return super().create(root, path, layout)
 
     @classmethod
-    def restart(
-        cls,
-        root: Root,
-        path: str,
-        schema: pa.Schema,
-        partition_by: Sequence[str],
-        stats: Sequence[str],
-        positions: Iterable[str],
-        host: Host,
-    ) -> Self:
+    def restart(cls, root: Root, path: str, layout: TableLayout, positions: Iterable[str], host: Host) -> Self:
         """Make the table empty, whatever its log holds. ``positions``: those that it may have; they are deleted.
 
         An entry under the next name of the log removes every data file, and a checkpoint has the same state. So a process that
@@ -58,14 +48,14 @@ class DerivedTable(LakeTable):
         version = max((int(match[1]) for match in matches if match), default=-1) + 1
         now_ms = host.now_ms()
         files = [name.removeprefix(f"{path}/") for name, _ in root.list(path) if not name.startswith(f"{folder}/")]
-        first = [protocol_action(), metadata_action(schema, partition_by, stats)]
+        first = [protocol_action(), metadata_action(layout)]
         first += [{"remove": remove_action(file, now_ms)} for file in files]
         content = entry_bytes(operation=RESTART, now_ms=now_ms, first=first, positions=dict.fromkeys(positions, ABSENT))
         if root.create_exclusively(f"{folder}/{entry_name(version)}", content):
             checkpoint, hint = checkpoint_of({entry_name(0): content})  # only the hint has the number of the entry
             root.create_exclusively(f"{folder}/{version:020d}.checkpoint.parquet", checkpoint)
             root.replace(f"{folder}/{LAST_CHECKPOINT}", json.dumps({**hint, "version": version}).encode())
-        return cls.open(root, path, schema, partition_by, stats)
+        return cls.open(root, path, layout)
 
     @classmethod
     def _missing(cls, uri: str) -> RmqError:

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from rmq_store.errors import LogDamaged
 from rmq_store.lake.table.delta_entry import Entry, LiveFile, entry_name, twice
+from rmq_store.lake.table.table_layout import TableLayout
 
 _WRONG_TYPES = (pa.ArrowException, AttributeError, OverflowError)
 _BOUNDS = {"min": "minValues", "max": "maxValues", "null_count": "nullCount"}
@@ -34,12 +35,12 @@ class LiveFiles:
     the file. It is null only where all values are null.
     """
 
-    def __init__(self, columns: pa.Schema, partition_by: Sequence[str], stats: Sequence[str], log: str) -> None:
-        """``columns``: of the table. ``stats``: those of them that have statistics. ``log``: the log's address, for errors."""
+    def __init__(self, layout: TableLayout, log: str) -> None:
+        """``log``: the log's address, for errors."""
         self._log = log
-        self._columns = columns
-        self._partition_by = list(partition_by)
-        self._stats = [name for name in stats if name in columns.names]
+        self._columns = columns = layout.schema
+        self._partition_by = layout.partition_by
+        self._stats = layout.stats
         self.schema = pa.schema(
             [
                 ("path", pa.string()),

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import pyarrow as pa
-
 from rmq_store.commit.positions import Positions
 from rmq_store.errors import LogDamaged, OtherFormat
-from rmq_store.lake.table.delta_entry import Entry, entry_name, layout
+from rmq_store.lake.table.delta_entry import Entry, columns_and_partitions, entry_name
 from rmq_store.lake.table.live_files import LiveFiles
+from rmq_store.lake.table.table_layout import TableLayout
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +27,8 @@ class LogFile:
 class LogView:
     """Grows entry by entry. ``Positions`` and tables of files that were taken from it before do not change."""
 
-    schema: pa.Schema
-    """Of the table."""
-    partition_by: Sequence[str]
-    stats: Sequence[str]
-    """The columns with statistics, whatever the log names: a file may have none (``LiveFiles``)."""
+    layout: TableLayout
+    """Of the table, whatever the log says of statistics: a file may have none (``LiveFiles``)."""
     folder: str = ""
     """The address of the log, for errors."""
     version: int = -1
@@ -84,15 +80,15 @@ class LogView:
 
         Raises LogDamaged for that of another table, OtherFormat when another tool has changed how the table is laid out.
         """
-        types, partition_by = layout(metadata)
+        types, partition_by = columns_and_partitions(metadata)
         if self.metadata is None:
-            columns, known = {name for name, _ in types}, set(self.schema.names)
-            if partition_by != [*self.partition_by] or (columns - known and known - columns):
+            columns, known = {name for name, _ in types}, set(self.layout.schema.names)
+            if partition_by != self.layout.partition_by or (columns - known and known - columns):
                 raise LogDamaged(f"{where} is damaged (it is of another table)")
-            self._files = LiveFiles(self.schema, self.partition_by, self.stats, self.folder)
+            self._files = LiveFiles(self.layout, self.folder)
         else:
-            old_types, _ = layout(self.metadata)
-            if partition_by != [*self.partition_by] or not old_types <= types:  # a further column does no harm
+            old_types, _ = columns_and_partitions(self.metadata)
+            if partition_by != self.layout.partition_by or not old_types <= types:  # a further column does no harm
                 raise OtherFormat(
                     f"{where} changes the columns or the partitions of the table, which rmq never does: restore the table "
                     "from a backup"

@@ -49,9 +49,7 @@ class Shard:
     @cached_property
     def commitlog(self) -> LakeTable:
         try:
-            return LakeTable.open(
-                self.root, f"{self.name}/commitlog", tables.COMMITLOG, tables.PARTITION_BY, tables.COMMITLOG_STATS
-            )
+            return LakeTable.open(self.root, f"{self.name}/commitlog", tables.COMMITLOG_LAYOUT)
         except NoTable as error:
             if (other := self._named_by_entry()) == self.name:
                 raise
@@ -68,30 +66,24 @@ class Shard:
 
     @cached_property
     def consumequeue(self) -> LakeTable:
-        return DerivedTable.open(
-            self.root, f"{self.name}/consumequeue", tables.CONSUMEQUEUE, ["store_day"], tables.CONSUMEQUEUE_STATS
-        )
+        return DerivedTable.open(self.root, f"{self.name}/consumequeue", tables.CONSUMEQUEUE_LAYOUT)
 
     @cached_property
     def offsets(self) -> LakeTable:
-        return DerivedTable.open(self.root, f"{self.name}/offsets", tables.OFFSETS, ["store_day"], tables.OFFSETS_STATS)
+        return DerivedTable.open(self.root, f"{self.name}/offsets", tables.OFFSETS_LAYOUT)
 
     @cached_property
     def commits(self) -> LakeTable:
-        return DerivedTable.open(self.root, f"{self.name}/commits", tables.COMMITS, ["store_day"], tables.COMMITS_STATS)
+        return DerivedTable.open(self.root, f"{self.name}/commits", tables.COMMITS_LAYOUT)
 
     @classmethod
     def create(cls, root: Root, name: str) -> Shard:
         """Create the missing tables. All are open then, so that none is read twice."""
-        shard, day = cls(root, name), ["store_day"]
-        shard.commitlog = LakeTable.create(
-            root, f"{name}/commitlog", tables.COMMITLOG, tables.PARTITION_BY, tables.COMMITLOG_STATS
-        )
-        shard.consumequeue = DerivedTable.create(
-            root, f"{name}/consumequeue", tables.CONSUMEQUEUE, day, tables.CONSUMEQUEUE_STATS
-        )
-        shard.offsets = DerivedTable.create(root, f"{name}/offsets", tables.OFFSETS, day, tables.OFFSETS_STATS)
-        shard.commits = DerivedTable.create(root, f"{name}/commits", tables.COMMITS, day, tables.COMMITS_STATS)
+        shard = cls(root, name)
+        shard.commitlog = LakeTable.create(root, f"{name}/commitlog", tables.COMMITLOG_LAYOUT)
+        shard.consumequeue = DerivedTable.create(root, f"{name}/consumequeue", tables.CONSUMEQUEUE_LAYOUT)
+        shard.offsets = DerivedTable.create(root, f"{name}/offsets", tables.OFFSETS_LAYOUT)
+        shard.commits = DerivedTable.create(root, f"{name}/commits", tables.COMMITS_LAYOUT)
         return shard
 
     def refresh(self, *names: str) -> None:

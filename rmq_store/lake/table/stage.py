@@ -28,6 +28,7 @@ from rmq_store.lake.table.digest_name import with_digest
 from rmq_store.lake.table.key_filters import filter_options, with_key_words
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store_errors import is_refused
+from rmq_store.lake.table.table_layout import TableLayout
 from rmq_store.utils.host import day_of
 from rmq_store.utils.redaction import cleaned, secret_values
 
@@ -77,7 +78,7 @@ class NewFile:
     name: str
     """File name without its ending, and without the digest that a file of the kind ``ctl`` gets. It must be new."""
     rows: pa.Table
-    stats: Sequence[str] = tuple(tables.COMMITLOG_STATS)
+    stats: Sequence[str] = tables.COMMITLOG_LAYOUT.stats
     """The columns with Delta statistics."""
     store_day: str | None = None
     """The partition ``store_day``; None: the commit sets it."""
@@ -237,11 +238,10 @@ def derived(
     table_path: str,
     name: str,
     rows: Iterable[dict[str, Any]],
-    schema: pa.Schema,
-    stats: Sequence[str],
+    layout: TableLayout,
     day: str,
 ) -> StagedFile:
     """A file of a derived table (partitioned by day only). Written once: the next dispatch can do it again."""
-    stored = pa.schema([field for field in schema if field.name != "store_day"])
+    stored = pa.schema([field for field in layout.schema if field.name != "store_day"])
     table = pa.Table.from_pylist(list(rows), schema=stored)
-    return _stage_once(root, table_path, NewFile(kind="", name=name, rows=table, stats=stats, store_day=day))
+    return _stage_once(root, table_path, NewFile(kind="", name=name, rows=table, stats=layout.stats, store_day=day))

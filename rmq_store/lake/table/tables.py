@@ -17,9 +17,8 @@ import pyarrow as pa
 from rmq_store.commit.ctl import Action, Actor, Blocked, Consumed, Ctl, Moved, Observed, Produced, WrittenFile
 from rmq_store.commit.positions import Outcome, QueueRange, Tally
 from rmq_store.lake.table.import_parameters import misshaped
+from rmq_store.lake.table.table_layout import TableLayout
 from rmq_store.message.message import MessageQueue
-
-PARTITION_BY = ["kind", "store_day"]
 
 _INT64_WRAP = 1 << 64
 
@@ -196,10 +195,10 @@ KEY = pa.schema(
 by queue and offset; no value is null. ``key_hash``: ``absorb.key_hash``, as signed bits. ``epoch``: the group's in that
 window."""
 
-_STATS_FIRST = ["commit_id", "part", "rel", "topic", "broker_name", "queue_id", "queue_offset", "store_timestamp"]
-_STATS_CTL = ["action", "request_id", "group_name"]
-
-COMMITLOG_STATS = [*_STATS_FIRST, *_STATS_CTL]
+_STATS = (
+    "commit_id", "part", "rel", "topic", "broker_name", "queue_id", "queue_offset", "store_timestamp", "action", "request_id",
+    "group_name",
+)  # fmt: skip
 
 
 def _united(*schemas: pa.Schema) -> pa.Schema:
@@ -208,13 +207,17 @@ def _united(*schemas: pa.Schema) -> pa.Schema:
         for column in schema:
             columns.setdefault(column.name, column)
     last = [columns.pop(column.name) for column in PAYLOAD]
-    first = [columns.pop(name) for name in COMMITLOG_STATS]
+    first = [columns.pop(name) for name in _STATS]
     return pa.schema([*first, *columns.values(), *last])
 
 
 _PARTITIONS = _fields(kind=pa.string(), store_day=pa.date32())
 
 COMMITLOG = pa.schema([*_united(MSG, CTL, OUTCOME, KEY), *_PARTITIONS])
+
+COMMITLOG_LAYOUT = TableLayout(COMMITLOG, ("kind", "store_day"), _STATS)
+
+_BY_DAY = ("store_day",)
 
 CONSUMEQUEUE = pa.schema(
     [
@@ -238,15 +241,11 @@ CONSUMEQUEUE = pa.schema(
 )
 """One row per segment of a queue."""
 
-CONSUMEQUEUE_STATS = [
-    "topic",
-    "broker_name",
-    "queue_id",
-    "base_offset",
-    "end_offset",
-    "commit_id",
-    "max_store_timestamp",
-]
+CONSUMEQUEUE_LAYOUT = TableLayout(
+    CONSUMEQUEUE,
+    _BY_DAY,
+    ("topic", "broker_name", "queue_id", "base_offset", "end_offset", "commit_id", "max_store_timestamp"),
+)
 
 OFFSETS = pa.schema(
     [
@@ -271,13 +270,15 @@ OFFSETS = pa.schema(
 )
 """Every move of every offset: by a window (from its begin to its end) or by an operator."""
 
-OFFSETS_STATS = ["group_name", "topic", "broker_name", "queue_id", "read_version", "commit_id"]
+OFFSETS_LAYOUT = TableLayout(
+    OFFSETS, _BY_DAY, ("group_name", "topic", "broker_name", "queue_id", "read_version", "commit_id")
+)
 
 
 COMMITS = pa.schema([*CTL, *_PARTITIONS[1:]])
 """The ``ctl`` rows again, many in one file: thousands of files with one commit each are slow to read."""
 
-COMMITS_STATS = ["commit_id", "read_version"]
+COMMITS_LAYOUT = TableLayout(COMMITS, _BY_DAY, ("commit_id", "read_version"))
 
 
 def _signed(value: int) -> int:
