@@ -143,8 +143,8 @@ class ListenerError(BadData):
 
 
 class ListenerNotStarted(ListenerError):
-    """The process that starts those of listeners has ended, also another one in its place: it was killed, or the machine has no
-    memory or no process left. The listener was not called."""
+    """The process that starts those of listeners has ended, also others in its place: it was killed, or the machine has no
+    memory or no process left. No message has failed by it."""
 
 
 class EvidenceMismatch(BadData):

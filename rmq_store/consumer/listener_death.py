@@ -19,12 +19,16 @@ from typing import Final
 from rmq_store.consumer.consume_result import EXPIRED_DELAY_LEVEL
 from rmq_store.consumer.listener import Answer
 from rmq_store.consumer.retry import Cause
-from rmq_store.errors import ListenerError
+from rmq_store.errors import ListenerError, ListenerNotStarted
 
 MOST_IN_A_ROW: Final = 10
 """So many messages after each other in a task, each alone in its call, with no call between them that returned, or so many in
 all tasks of a window of which no call returned: the listener is broken for all of them. The run then ends with an error instead
 of a retry of every message."""
+
+MOST_WITH_STARTER: Final = 3
+"""So often in a row a call may end with the process that starts those of listeners. That was killed from outside, or by a
+listener, which may be another group's, so no message has failed."""
 
 
 class DeathKind(StrEnum):
@@ -63,6 +67,7 @@ class DeathsInARow:
     def __init__(self, listener: str) -> None:
         self._listener = listener
         self._places: list[str] = []
+        self._with_starter = 0
         self._has_returned = False
 
     @property
@@ -73,7 +78,18 @@ class DeathsInARow:
     def returned(self) -> None:
         """A call has returned: the listener is not broken for every message."""
         self._places.clear()
+        self._with_starter = 0
         self._has_returned = True
+
+    def ended_with_starter(self) -> None:
+        """A call has ended with the process that started its process. Raises ListenerNotStarted when there are too many."""
+        self._with_starter += 1
+        if self._with_starter >= MOST_WITH_STARTER:
+            raise ListenerNotStarted(
+                f"the process that starts those of listeners ended {self._with_starter} times in a row in a call of listener "
+                f"{self._listener}: it was killed, from outside or by a listener that runs beside it. Nothing was committed: "
+                "run the request again. If it ends so again, look for a listener that kills its parent process"
+            )
 
     def died(self, place: str, death: Death) -> None:
         """``place``: of the message, which may be tried several times. Raises ListenerError when there are too many."""

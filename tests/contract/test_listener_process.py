@@ -97,10 +97,11 @@ RAISES = {
 FINE = ("fork_sleepers", "fork_and_return", "print_garbage", "thread_left", "at_exit")
 LATE = ("sleep", "stop")
 LIMITED = ("spin", "close_all")
+OF_STARTERS = ("kill_starter", "kill_starter_once")
 
 
 def test_the_table_has_every_way() -> None:
-    assert sorted(deadly_listeners.WAYS) == sorted([*KILLED, *RAISES, *FINE, *LATE, *LIMITED])
+    assert sorted(deadly_listeners.WAYS) == sorted([*KILLED, *RAISES, *FINE, *LATE, *LIMITED, *OF_STARTERS])
 
 
 def test_a_window_says_which_version_of_its_listener_ran(store: rmq_store.Store) -> None:
@@ -120,6 +121,21 @@ def test_a_process_that_dies_fails_its_message_alone(store: rmq_store.Store, for
         (error,) = errors
         assert (error["begin_offset"], error["end_offset"]) == (POISON_AT, POISON_AT + 1)
         assert (error["error_type"], error["error_text"]) == ("ListenerKilled", text)
+
+
+@pytest.mark.parametrize("form", ["", "_arrow", "_in_order"])
+def test_no_message_fails_when_the_starter_of_its_process_is_killed(
+    store: rmq_store.Store, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The listener of another group may have killed it."""
+    monkeypatch.chdir(tmp_path)
+    mode = {"mode": "orderly"} if form == "_in_order" else {}
+    assert consumed(store, f"kill_starter_once{form}", max_reconsume_times=0, **mode) == [({"acked": MESSAGES}, [])]
+    assert (tmp_path / "killed").exists()
+    with pytest.raises(ListenerNotStarted, match=r"ended 3 times in a row in a call of listener .*kill_starter"):
+        consumed(store, f"kill_starter{form}", max_reconsume_times=0, **mode)
+    groups = store.query("SELECT group_name FROM windows WHERE group_name LIKE 'kill_starter_-%'").to_pylist()
+    assert groups == []
 
 
 def test_what_is_an_exception_in_the_listener_is_one_as_before(store: rmq_store.Store) -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from rmq_store.consumer.consume_result import EXPIRED_DELAY_LEVEL
 from rmq_store.consumer.listener_death import (
     MOST_IN_A_ROW,
+    MOST_WITH_STARTER,
     Death,
     DeathKind,
     DeathsInARow,
@@ -18,7 +19,7 @@ from rmq_store.consumer.listener_death import (
     run_calls,
 )
 from rmq_store.consumer.retry import Cause
-from rmq_store.errors import ListenerError
+from rmq_store.errors import ListenerError, ListenerNotStarted
 
 KILLED = Death(DeathKind.KILLED, "its process was ended by signal 9 (SIGKILL)")
 
@@ -90,6 +91,19 @@ def test_a_listener_that_dies_at_message_after_message_ends_the_run() -> None:
         ListenerError, match=r"listener shop:Orders ended its process at 10 messages in a row.* offset 99"
     ):
         row.died("offset 99", KILLED)
+
+
+def test_a_call_that_ends_with_the_starter_is_made_again_a_few_times() -> None:
+    row = DeathsInARow("shop:Orders")
+    for _ in range(2):
+        for _ in range(MOST_WITH_STARTER - 1):
+            row.ended_with_starter()
+        row.returned()
+    for _ in range(MOST_WITH_STARTER - 1):
+        row.ended_with_starter()
+    with pytest.raises(ListenerNotStarted, match="3 times in a row in a call of listener shop:Orders"):
+        row.ended_with_starter()
+    assert row.of_task is None
 
 
 def test_deaths_only_in_all_tasks_of_a_window_end_the_run() -> None:

@@ -131,7 +131,7 @@ class InItsProcess:
 
     def answered(self, prepare: Prepare) -> tuple[Request | Death, ListenerProcess]:
         """The answer to a request, or why there is none, and the process that had it. A process that ends before it begins
-        with the request is started again."""
+        with the request is started again. Raises ListenerError."""
         kind, text = ListenerError, ""
         for _ in range(_STARTS):
             process = self._process or self._started()
@@ -146,6 +146,8 @@ class InItsProcess:
             self._process = None
             kind, text = ListenerNotStarted if process.is_starter_dead else ListenerError, answer.text
             if process.board.request != begun:  # nothing else than a request changes it
+                if process.is_starter_dead:
+                    self.deaths.ended_with_starter()
                 return answer, process
         raise kind(f"the process of listener {self.name} ends before it is called: {text}")
 

@@ -54,10 +54,11 @@ class OrderlyCalls:
     def __call__(self, messages: Sequence[MessageExt]) -> OrderlyAnswer:
         """The answer for a batch. Raises ListenerError."""
         first = messages[0].queue_offset
-        if not self._answers:
-            views = [message for message in messages if isinstance(message, MessageView)]
-            if not self._request(views, MOST_AHEAD if self._ahead else 0):
-                self._request(views, 0)
+        views = [message for message in messages if isinstance(message, MessageView)] if not self._answers else []
+        most_ahead = MOST_AHEAD if self._ahead else 0
+        while not self._answers:
+            if not self._request(views, most_ahead):
+                most_ahead = 0
         offset, answer = self._answers.popleft()
         if offset != first:
             raise AssertionError(f"{self._queue}: the batch at offset {first} is asked for after that at {offset}")
@@ -70,7 +71,8 @@ class OrderlyCalls:
 
     def _request(self, messages: Sequence[MessageView], most_ahead: int) -> bool:
         """Call the listener for the messages and ``most_ahead`` behind them at most, and keep the answers. Returns whether
-        there are answers: not if the process has ended, and it is not known in which of several calls."""
+        it can be made so again, if it has no answers: not if the process has ended, and it is not known in which of several
+        calls."""
         runs = [
             (columns, [message.place[1] for message in run])
             for columns, run in groupby(messages, key=lambda message: message.place[0])
@@ -110,6 +112,8 @@ class OrderlyCalls:
         if last is None and not succeeded:
             last = Death(DeathKind.KILLED, "its process has not called it")
         self._answers.extend((offset, _SUCCESS) for offset in firsts[:succeeded])
+        if process.is_starter_dead and isinstance(answer, Death):
+            return True
         if last is not None and succeeded < len(firsts):
             self._answers.append((firsts[succeeded], last))
         return True

@@ -23,7 +23,8 @@ class Asking(Protocol):
     deaths: DeathsInARow
 
     def answered(self, prepare: Prepare) -> tuple[Request | Death, ListenerProcess]:
-        """The answer to a request, or why there is none, and the process that had it."""
+        """The answer to a request, or why there is none, and the process that had it. If it ended with the process that started
+        it (``is_starter_dead``), the call is no message's fault, and is made again. Raises ListenerError."""
         ...
 
     def clean(self, answer: Answer) -> Answer:
