@@ -81,7 +81,23 @@ def airflow_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AirflowHo
         patch.setenv("AIRFLOW__CORE__MIN_SERIALIZED_DAG_UPDATE_INTERVAL", "0")
         import rmq_store.airflow.task  # noqa: F401  Airflow replaces the handlers of logs, so before a test has its own
 
+        check_each_schema_once(patch)
         yield home
+
+
+def check_each_schema_once(patch: pytest.MonkeyPatch) -> None:
+    """A run looks hundreds of times whether the schemas of its parameters are schemas: a fifth of its time."""
+    from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
+
+    check, known = Draft202012Validator.check_schema, set[str]()
+
+    def check_once(schema: Any, *args: Any, **kwargs: Any) -> None:
+        text = json.dumps(schema, default=repr)
+        if text not in known:
+            check(schema, *args, **kwargs)
+            known.add(text)
+
+    patch.setattr(Draft202012Validator, "check_schema", check_once)
 
 
 @pytest.fixture(scope="session")
