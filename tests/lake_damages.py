@@ -20,10 +20,10 @@ Problem = tuple[str, int | None, int | None]
 Damage = Callable[[Bench, str], object]
 
 
-def _two(first: tuple[int, int], second: tuple[int, int]) -> Damage:
+def _two(first: tuple[int, int], second: tuple[int, int], rule: str = "stored") -> Damage:
     def damage(hand: Bench, group: str) -> None:
         hand.window(group, QUEUE, *first, start_rule="first")
-        hand.window(group, QUEUE, *second)
+        hand.window(group, QUEUE, *second, start_rule=rule)
 
     return damage
 
@@ -106,6 +106,7 @@ _KEYS_DIFFER: Problem = ("acked keys differ from their rows", None, None)
 
 DAMAGES: dict[str, tuple[Damage, set[Problem]]] = {
     "a gap": (_two((0, 5), (7, 10)), {("gap", 5, 7)}),
+    "a gap that claims to end at the first message": (_two((0, 5), (7, 10), "first_offset"), {("gap", 5, 7)}),
     "an overlap": (_two((0, 5), (3, 10)), {("overlap", 3, 5)}),
     "a range inside the one before": (_two((0, 8), (3, 5)), {("overlap", 3, 5)}),
     "a start that nobody recorded": (

@@ -187,13 +187,12 @@ def _is_delivered_here(positions: Positions, queue: MessageQueue) -> bool:
 
 
 def start_in(positions: Positions, queue: MessageQueue) -> Start:
-    """Where the system group goes on in a queue; in a new queue at its first message."""
-    stored = positions.get(off_id(SCHEDULE_GROUP, queue))
-    return (
-        Start(positions.min_offset(queue), StartRule.FIRST_OFFSET)
-        if stored is None
-        else Start(stored, StartRule.STORED)
-    )
+    """Where the system group goes on in a queue: at its first message where it has no offset, or one before that message, as
+    ScheduleMessageService#correctDelayOffset (rules 3.4). Retention removes nothing that waits: the broker had removed it."""
+    stored, first = positions.get(off_id(SCHEDULE_GROUP, queue)), positions.min_offset(queue)
+    if stored is None or stored < first:
+        return Start(first, StartRule.FIRST_OFFSET)
+    return Start(stored, StartRule.STORED)
 
 
 def _waiting_range(positions: Positions, queue: MessageQueue) -> QueueRange:

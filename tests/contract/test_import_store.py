@@ -18,7 +18,7 @@ from rmq_store.admin.reset import ResetRequest, ResetTo
 from rmq_store.broker_files.config_files import parse_delay_offsets, read_topics
 from rmq_store.broker_files.delivered_levels import LevelProgress
 from rmq_store.broker_files.file_source import LocalFileSource
-from rmq_store.commit.ctl import Actor
+from rmq_store.commit.ctl import SCHEDULE_GROUP, Action, Actor, Ctl, Observed
 from rmq_store.commit.request import Status
 from rmq_store.errors import BadData, DamagedRecord, OverLimit, RmqError, StoreUnusable, UnsupportedRecord, WrongUse
 from rmq_store.lake.admin.offset_moves import move_in_all
@@ -26,7 +26,7 @@ from rmq_store.lake.broker import import_commit, import_slice
 from rmq_store.lake.broker import import_store as import_of_stores
 from rmq_store.lake.broker.broker_levels import delivered_levels
 from rmq_store.lake.broker.broker_timer import WaitingTimers, waiting_timers
-from rmq_store.lake.broker.cutover import CutoverReport, cutover
+from rmq_store.lake.broker.cutover import CutoverReport, adopted_moves, cutover, cutover_proposal
 from rmq_store.lake.broker.hand_back import hand_back
 from rmq_store.lake.broker.import_commit import GONE, MISSING_FILES, NO_MESSAGE, QueueGap
 from rmq_store.lake.broker.import_request import ImportReport, ImportRequest
@@ -1146,12 +1146,47 @@ def test_a_timer_message_whose_time_cannot_be_read_is_told_and_stops_no_cut_over
     assert "due at a time that cannot be read" in second
 
 
-def test_a_broker_whose_timer_queue_holds_nothing_is_cut_over_without_a_note(
+def test_a_trimmed_broker_is_cut_over_without_a_note_of_its_timer_and_its_levels_begin_at_their_first_message(
     lake: Lake, broker_store: Callable[[str], Path]
 ) -> None:
+    """Its timer queue holds nothing. Its delayOffset.json says 0 of level 18, whose queue is [15, 15)."""
     lake.load(broker_store("market-trimmed"))
     (shard,) = lake.store.shards()
     assert cut_over(lake, shard, "moved").notes == ()
+    level = MessageQueue(SCHEDULE_TOPIC, BROKER, 17)
+    positions = shard.positions()
+    assert (positions.min_offset(level), positions.max_offset(level)) == (15, 15)
+    assert positions.offsets_of(SCHEDULE_GROUP)[level] == 15
+    assert deliver(lake.store, shard, "2026-01-01-d1", TESTS, lake.host, now_ms=ALL_DUE_MS).status == "empty"
+
+
+@pytest.mark.parametrize("is_raised", [True, False], ids=["this-cut-over", "an-older-cut-over"])
+def test_a_level_whose_first_messages_the_broker_removed_is_delivered_from_its_first_message(
+    lake: Lake, tmp_path: Path, is_raised: bool
+) -> None:
+    """Cut-overs of earlier versions kept the offset of delayOffset.json."""
+    place: dict[str, Any] = {"topic": SCHEDULE_TOPIC, "queue_id": 2}
+    waits = [
+        place | {"queue_offset": n, "properties": {"REAL_TOPIC": "T", "REAL_QID": "0", "UNIQ_KEY": f"k{n}"}}
+        for n in (2, 3)
+    ]
+    folder = store_of(tmp_path / "made", *waits)
+    (folder / "config").mkdir()
+    (folder / "config" / "delayOffset.json").write_text('{"offsetTable":{3:1}}')
+    lake.load(folder)
+    (shard,) = lake.store.shards()
+    level = MessageQueue(SCHEDULE_TOPIC, BROKER, 2)
+    if is_raised:
+        assert cut_over(lake, shard, "moved").waiting == 2
+    else:
+        moves = adopted_moves(shard.positions(), [Observed(SCHEDULE_GROUP, level, 1)])
+        ctl = Ctl(lake.host.new_commit_id(), Action.CUTOVER, TESTS, request_id="2026-01-01-cutover", moved=moves)
+        proposal = cutover_proposal(ctl, shard.positions(), BROKER, [BROKER])
+        commit_steps.commit(shard, proposal, lake.host, started_ms=lake.host.now_ms())
+    assert shard.positions().offsets_of(SCHEDULE_GROUP) == {level: 2 if is_raised else 1}
+    assert deliver(lake.store, shard, "2026-01-01-d1", TESTS, lake.host, now_ms=ALL_DUE_MS).delivered == 2
+    assert shard.positions().offsets_of(SCHEDULE_GROUP) == {level: 4}
+    assert query(lake.store, "SELECT * FROM audit").to_pylist() == []
 
 
 def test_a_broker_is_imported_into_one_shard_only(lake: Lake, tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_the_audit_names_nothing_else(findings: list[dict[str, Any]]) -> None:
 
 
 def test_the_audit_names_the_place(findings: list[dict[str, Any]]) -> None:
-    assert [row for row in findings if row["problem"] == "gap"] == [
+    assert [row for row in findings if row["group_name"] == GROUPS["a gap"]] == [
         {
             "shard": "broker-a",
             "group_name": "a-gap",

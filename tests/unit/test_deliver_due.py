@@ -58,9 +58,12 @@ def test_progress_is_the_offset_of_the_system_group() -> None:
     assert moved == [("lake-a~g:3", 3, 10)]
 
 
-def test_without_an_offset_delivery_begins_at_the_first_readable_message() -> None:
-    _, moved = chosen([waiting(3, 4, 5, 0)], **{min_id(lane(3)): 4})
+@pytest.mark.parametrize("stored", [{}, {off_id(SCHEDULE_GROUP, lane(3)): 2}])
+def test_delivery_begins_at_the_first_readable_message(stored: dict[str, int]) -> None:
+    """Without an offset, and with one before that message."""
+    _, moved = chosen([waiting(3, 4, 5, 0)], **{min_id(lane(3)): 4, **stored})
     assert moved == [("lake-a~g:3", 4, 9)]
+    assert chosen([], **{min_id(lane(3)): 4, max_id(lane(3)): 4, **stored}) == ([], [])
 
 
 def test_a_cap_takes_what_has_been_due_for_longest_over_all_queues() -> None:

@@ -209,22 +209,30 @@ def _adopted(store: LakeStore, shard: Shard, broker_name: str) -> _Adoption:
         )
     if newest is None:
         raise WrongUse(f"nothing of broker {broker_name} has been imported into shard {shard.name}")
-    recorded = {seen.queue: seen.offset for seen in newest.observed if seen.group == SCHEDULE_GROUP}
+    observed = [_corrected(positions, seen) for seen in newest.observed]
+    recorded = {seen.queue: seen.offset for seen in observed if seen.group == SCHEDULE_GROUP}
     names = names_of_log(shard, broker_name).names
     levels: list[LevelProgress] = []
     further: dict[MessageQueue, int] = {}
     for number, name in enumerate(names):
         queues = positions.queues_of(SCHEDULE_TOPIC, name)
-        begins = {queue: max(recorded.get(queue, 0), positions.min_offset(queue)) for queue in queues}
+        begins = {queue: recorded.get(queue, positions.min_offset(queue)) for queue in queues}
         ranges = {queue.queue_id: (begin, positions.max_offset(queue)) for queue, begin in begins.items()}
         for level in delivered_levels(store, shard.name, names[number:], ranges):
             levels.append(level)
             if level.delivered:
                 queue = MessageQueue(SCHEDULE_TOPIC, name, delay_level_to_queue_id(level.level))
                 further[queue] = level.next_offset
-    known = [seen for seen in newest.observed if seen.group != SCHEDULE_GROUP or seen.queue not in further]
+    known = [seen for seen in observed if seen.group != SCHEDULE_GROUP or seen.queue not in further]
     known += [Observed(SCHEDULE_GROUP, queue, offset) for queue, offset in further.items()]
     return _Adoption(adopted_moves(positions, known), tuple(levels))
+
+
+def _corrected(positions: Positions, seen: Observed) -> Observed:
+    """The broker trims its level queues whatever its ``delayOffset.json`` says, and corrects an offset before the first message
+    when it starts: ``ScheduleMessageService#correctDelayOffset`` (rules 3.4)."""
+    is_level = seen.group == SCHEDULE_GROUP
+    return replace(seen, offset=max(seen.offset, positions.min_offset(seen.queue))) if is_level else seen
 
 
 def adopted_moves(positions: Positions, observed: Iterable[Observed]) -> tuple[Moved, ...]:

@@ -8,6 +8,7 @@ WITH ranges AS (
 -- 1. The history of a queue: every range and every move begins where the one before ended, and the last one ends at the
 --    position. -1 is a deleted offset, which counts as none. Ranges of a redrive move no offset: they may be anywhere in
 --    the dead-letter queue, but must not overlap.
+--    A delivery begins at the first message of its queue where the offset lies before that.
 steps AS (
     SELECT
         shard, group_name, pass, topic, broker_name, queue_id, read_version, commit_id,
@@ -33,14 +34,17 @@ joints AS (
 ),
 judged_joints AS (
     SELECT
-        joints.*,
+        j.*,
         CASE
             WHEN step = 'move' AND from_offset IS DISTINCT FROM stood_at THEN 'moved from elsewhere'
-            WHEN step = 'range' AND from_offset > stood_at THEN 'gap'
+            WHEN step = 'range' AND from_offset > stood_at
+                AND (start_rule IS DISTINCT FROM 'first_offset' OR from_offset > coalesce(p.value, 0)) THEN 'gap'
             WHEN step = 'range' AND from_offset < stood_at THEN 'overlap'
             WHEN step = 'range' AND stood_at IS NULL AND start_rule = 'stored' THEN 'start not recorded'
         END AS problem
-    FROM joints
+    FROM joints j
+    LEFT JOIN (SELECT * FROM positions WHERE kind = 'min') p
+        ON p.shard = j.shard AND p.topic = j.topic AND p.broker_name = j.broker_name AND p.queue_id = j.queue_id
 ),
 history_problems AS (
     SELECT
