@@ -220,23 +220,125 @@ def test_lost_entries_of_a_topic_that_was_deleted_leave_nothing_out_in_silence(b
     assert refused.exit_code == 1
     assert "offset 5 comes again" in refused.err
     assert "entries of its consume queue are lost" in refused.err
+    assert "Import a copy of the store without consumequeue/T/0: the order of the log then tells which" in refused.err
     assert broker.rmq.json("sql", BODIES) == []
+    shutil.rmtree(f"{files}/consumequeue/T/0")
+    assert broker.rmq.json("import-store", files, "--broker", "broker-a")["deleted"] == 8
+    assert [row["body"] for row in broker.rmq.json("sql", BODIES)] == bodies_of("b", 0, 30)
 
 
-def test_without_the_consume_queue_it_is_refused_and_changes_nothing(broker: Broker) -> None:
+ROWS = "SELECT queue_id, decode(body) AS body FROM messages WHERE topic = 'T' ORDER BY queue_id, queue_offset"
+
+
+def without_entries(folder: str, way: str) -> None:
+    """The broker, or the copy of its store, has no entry of queue 0 of T."""
+    if way == "no folder":
+        shutil.rmtree(f"{folder}/consumequeue")
+    elif way == "no queue":
+        shutil.rmtree(f"{folder}/consumequeue/T", ignore_errors=True)
+    else:
+        file = Path(folder, "consumequeue/T/0", f"{0:020}")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(bytes(ENTRIES_PER_FILE * UNIT_BYTES))
+
+
+@pytest.mark.parametrize("salvage", [(), ("--salvage",)])
+@pytest.mark.parametrize("way", ["no folder", "no queue", "no entry"])
+def test_without_entries_of_a_queue_the_order_of_the_log_tells_its_generations(
+    broker: Broker, way: str, salvage: tuple[str, ...]
+) -> None:
+    """Of those that one import finds, the newest one stays: its entries may not be written yet."""
     broker.sends(*sent("a", 0, 5))
     broker.imported()
-    broker.deletes_topic()
-    broker.sends(*sent("b", 0, 3))
+    broker.sends(*sent("a", 5, 7), *sent("b", 0, 9), *sent("c", 0, 3), *sent("u", 0, 1, "U"))
     files = broker.files()
-    kept = shutil.move(f"{files}/consumequeue", broker.rmq.folder / "kept")
-    for options in ((), ("--salvage",)):
-        refused = broker.rmq("import-store", files, "--broker", "broker-a", *options)
-        assert refused.exit_code == 1
-        assert "offset 0 comes again, but the queue was imported up to 5" in refused.err
-        assert "import a copy that has consumequeue/T/0" in refused.err
-    shutil.move(kept, f"{files}/consumequeue")
-    assert broker.rmq.json("import-store", files, "--broker", "broker-a")["messages"] == 3
+    without_entries(files, way)
+    answer = broker.rmq.json("import-store", files, "--broker", "broker-a", *salvage)
+    assert (answer["begun_again"], answer["deleted"]) == ([{"topic": "T", "queue_id": 0, "base": 5}], 11)
+    broker.deleted = 16  # its entries are written now
+    broker.sends(*sent("c", 3, 6))
+    answer = broker.imported()
+    assert (answer["begun_again"], answer["deleted"]) == ([], 0)
+    broker.rmq.json("consume", "--group", "g")
+    assert broker.consumed() == bodies_of("a", 0, 5) + bodies_of("c", 0, 6)
+    assert table_of(broker.rmq, "broker-a") == {"T@g": {0: 6}}
+    assert broker.rmq.json("audit")["audit"] == []
+
+
+@pytest.mark.parametrize("way", ["no queue", "no entry"])
+def test_a_queue_without_entries_is_not_taken_for_one_of_a_deleted_topic(broker: Broker, way: str) -> None:
+    """Also where the broker has entries of later messages: it was killed, or the copy was made while it was running."""
+    broker.sends(*sent("a", 0, 5), *sent("u", 0, 3, "U"))
+    files = broker.files()
+    without_entries(files, way)
+    answer = broker.rmq.json("import-store", files, "--broker", "broker-a")
+    assert (answer["messages"], answer["deleted"]) == (8, 0)
+    assert [row["body"] for row in broker.rmq.json("sql", BODIES)] == bodies_of("a", 0, 5)
+
+
+def test_a_topic_that_was_made_again_and_deleted_again_stops_no_import(broker: Broker) -> None:
+    broker.sends(*sent("a", 0, 1))
+    broker.imported()
+    broker.sends(*sent("b", 0, 1))
+    broker.deletes_topic()
+    for number in range(2):
+        broker.sends(*sent("u", number, number + 1, "U"))
+        assert broker.imported()["messages"] == 2 - number
+    broker.rmq.json("init", "--root", str(broker.rmq.folder / "other"))
+    first = broker.rmq.json(
+        "import-store", str(broker.folder), "--broker", "broker-a", "--root", str(broker.rmq.folder / "other")
+    )
+    assert (first["messages"], first["deleted"], first["begun_again"]) == (4, 1, [])
+    broker.deleted = 4
+    broker.sends(*sent("c", 0, 1), *sent("u", 2, 3, "U"))
+    assert broker.imported()["begun_again"] == [{"topic": "T", "queue_id": 0, "base": 2}]
+    broker.rmq.json("consume", "--group", "g")
+    assert broker.consumed() == ["a000", "b000", "c000"]
+    assert broker.rmq.json("audit")["audit"] == []
+
+
+def test_a_topic_that_was_made_again_with_fewer_queues(broker: Broker) -> None:
+    """Its queue 1 is deleted; queue 0 has entries of the last generation only."""
+
+    def in_both(name: str) -> list[dict[str, Any]]:
+        return [message | {"queue_id": queue_id} for message in sent(name, 0, 1) for queue_id in (0, 1)]
+
+    broker.sends(*in_both("a"))
+    broker.imported()
+    broker.sends(*in_both("b"))
+    broker.deletes_topic()
+    broker.sends(*sent("c", 0, 1))
+    answer = broker.imported()
+    assert answer["begun_again"] == [{"topic": "T", "queue_id": number, "base": 1} for number in (0, 1)]
+    rows = [(row["queue_id"], row["body"]) for row in broker.rmq.json("sql", ROWS)]
+    assert rows == [(0, "a000"), (0, "c000"), (1, "a000"), (1, "b000")]
+
+
+@pytest.mark.parametrize("files", [1, 3])
+def test_a_first_import_keeps_the_newest_generation_wherever_it_begins(broker: Broker, files: int) -> None:
+    generations = (sent("a", 0, 7), [*sent("b", 0, 5), *sent("u", 0, 1, "U")], sent("c", 0, 2))
+    in_files = generations if files > 1 else [[message for messages in generations for message in messages]]
+    folder = with_queues(log_of(broker.folder, *in_files), 14)
+    without_entries(str(folder), "no queue")
+    answer = broker.rmq.json("import-store", str(folder), "--broker", "broker-a")
+    assert (answer["messages"], answer["deleted"], answer["begun_again"]) == (15, 12, [])
+    assert [row["body"] for row in broker.rmq.json("sql", BODIES)] == bodies_of("c", 0, 2)
+    assert broker.rmq.json("audit")["audit"] == []
+
+
+@pytest.mark.parametrize("options", [(), ("--salvage",)])
+def test_an_offset_in_the_middle_that_comes_again_without_entries_is_refused(
+    broker: Broker, options: tuple[str, ...]
+) -> None:
+    """No generation begins there, so nothing tells which messages to keep. What the error advises works."""
+    folder = str(log_of(broker.folder, sent("a", 0, 7), sent("b", 4, 9)))
+    refused = broker.rmq("import-store", folder, "--broker", "broker-a", *options)
+    assert refused.exit_code == 1
+    assert "offset 4 comes again, but the queue was imported up to 7" in refused.err
+    assert "under another broker name (--broker), from a copy without the files of its log" in refused.err
+    (broker.folder / "commitlog" / f"{0:020}").unlink()
+    assert broker.rmq.json("import-store", folder, "--broker", "broker-b", *options)["messages"] == 5
+    assert [row["body"] for row in broker.rmq.json("sql", BODIES)] == bodies_of("b", 4, 9)
 
 
 def test_an_offset_in_the_middle_that_comes_again_is_refused(broker: Broker) -> None:

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
-from rmq_store.broker_files.consume_queue_file import ConsumeQueueFiles
+from rmq_store.broker_files.consume_queue_file import FOLDER, ConsumeQueueFiles
+from rmq_store.broker_files.queue_generations import QueueKey
 from rmq_store.commit.ctl import Action, Actor, Ctl, Moved, Produced, Proposal, canonical_json
 from rmq_store.commit.positions import PositionKind, Positions, import_id, kind_of, max_id, min_id
 from rmq_store.errors import BadData
@@ -154,7 +155,7 @@ def _queue_positions(job: ImportJob, positions: Positions, read: LogRead) -> tup
             if base:
                 advance[min_id(segment.queue)] = base
         elif base < known:
-            raise BadData(_comes_again(job, read, segment, known, _has_entry(job, segment)))
+            raise BadData(_comes_again(job, read, segment, known))
         elif base > known and job.salvage:
             gaps.append(QueueGap(segment.queue.topic, segment.queue.queue_id, known, base))
         elif base > known:
@@ -167,13 +168,14 @@ def _queue_positions(job: ImportJob, positions: Positions, read: LogRead) -> tup
     return advance, gaps
 
 
-def new_generations(job: ImportJob, positions: Positions, read: LogRead) -> dict[tuple[str, int], int]:
+def new_generations(job: ImportJob, positions: Positions, read: LogRead) -> dict[QueueKey, int]:
     """The queues that begin again in this part, because their topic was deleted and made again at the broker, and their next
     offset in the lake: the base of the new generation.
 
     It is certain where the log before the part is known to be the imported one, and the broker's entry proves that the offset
     is that of the newest generation: then the messages of those before have no entry. A generation begins at the broker's
-    offset 0; where a salvage has left out its first messages, the first one that is there counts.
+    offset 0; where a salvage has left out its first messages, the first one that is there counts. In a queue without entries
+    the last message with offset 0 begins the newest generation that the log has.
     """
     if positions.get(import_id(job.broker_name)) != read.begin:
         return {}
@@ -185,10 +187,15 @@ def new_generations(job: ImportJob, positions: Positions, read: LogRead) -> dict
     return {
         (queue.topic, queue.queue_id): positions.max_offset(queue)
         for queue, first in firsts.items()
-        if (first.base or 0) < positions.max_offset(queue)
-        and (job.salvage or not _broker_offset(job, first))
-        and _has_entry(job, first)
+        if (first.base or 0) < positions.max_offset(queue) and _begins_again(job, first)
     }
+
+
+def _begins_again(job: ImportJob, first: Produced) -> bool:
+    """Whether a segment before the end of its queue begins a generation."""
+    if _has_entry(job, first):
+        return job.salvage or not _broker_offset(job, first)
+    return not _broker_offset(job, first) and job.without_entries(first.queue)
 
 
 def _broker_offset(job: ImportJob, segment: Produced) -> int:
@@ -202,34 +209,32 @@ def _has_entry(job: ImportJob, segment: Produced) -> bool:
     return files is not None and _broker_offset(job, segment) in files.written()
 
 
-def _comes_again(job: ImportJob, read: LogRead, segment: Produced, known: int, has_entry: bool) -> str:
+def _comes_again(job: ImportJob, read: LogRead, segment: Produced, known: int) -> str:
     queue, base = segment.queue, segment.base or 0
-    offset = _broker_offset(job, segment)
-    begin = (
-        f"{queue}: offset {offset} comes again, but the queue was imported up to {known - base + offset}. Nothing after byte "
-        f"{read.begin} of the log was imported: "
-    )
+    offset, again = _broker_offset(job, segment), "the topic was deleted and made again at the broker"
     if isinstance(job.source, RocksDbSource):
-        return (
-            f"{begin}this is another broker's store, or the topic was deleted and made again at the broker, or it is a BatchCQ "
-            "topic, whose offsets a broker with RocksDB gives out twice after a restart. The entries of its consume queue, "
-            "which may tell, are in RocksDB, and are not read. Import the store under another broker name (--broker)"
+        why = (
+            f"this is another broker's store, or {again}, or it is a BatchCQ topic, whose offsets a broker with RocksDB gives "
+            "out twice after a restart. The entries of its consume queue, which may tell, are in RocksDB, and are not read."
         )
-    if (queue.topic, queue.queue_id) in job.batch_queues:
-        return (
-            f"{begin}the topic was deleted and made again at the broker. Of a BatchCQ topic only the first generation "
-            "is imported. Import the store under another broker name (--broker)"
+    elif (queue.topic, queue.queue_id) in job.batch_queues:
+        why = f"{again}. Of a BatchCQ topic only the first generation is imported."
+    elif job.without_entries(queue):
+        why = (
+            "this is another broker's store, or the broker has given offsets out twice, or "
+            f"{again} and the first message after that is lost."
         )
-    if has_entry:
-        return (
-            f"{begin}this is another broker's store, or the broker has given offsets out twice, or the topic was deleted and "
-            "made again and entries of its consume queue are lost; --salvage cannot repair that. Import the store under "
-            "another broker name (--broker)"
+    else:
+        why = (
+            "this is another broker's store, or the broker has given offsets out twice, or "
+            f"{again} and entries of its consume queue are lost; --salvage cannot repair that. Import a copy of the store "
+            f"without {FOLDER}/{queue.topic}/{queue.queue_id}: the order of the log then tells which messages are of the "
+            "deleted topic. If that is refused too:"
         )
     return (
-        f"{begin}the topic was deleted and made again at the broker. Its consume queue, which tells its messages from those of "
-        f"the deleted topic, is missing: import a copy that has consumequeue/{queue.topic}/{queue.queue_id}. Without it, "
-        "import the store under another broker name (--broker)"
+        f"{queue}: offset {offset} comes again, but the queue was imported up to {known - base + offset}. Nothing after byte "
+        f"{read.begin} of the log was imported: {why} Import the store under another broker name (--broker), from a copy "
+        "without the files of its log that have the earlier messages of the queue"
     )
 
 

@@ -1,12 +1,12 @@
 """The broker's own entries next to the messages of a chunk of its log: what was written must agree with the log.
 
 What was not written is made from the log, as the broker's recovery does (rules 19.1). Messages of a topic that was deleted
-and made again have no entry.
+and made again have no entry. Where a queue has no entries at all, the order of the log tells its generations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -16,6 +16,7 @@ import numpy.typing as npt
 from rmq_store.broker_files.commit_log_file import FOLDER as LOG_FOLDER
 from rmq_store.broker_files.consume_queue_file import ConsumeQueueFiles
 from rmq_store.broker_files.file_source import FileSource, LocalFileSource
+from rmq_store.broker_files.queue_generations import QueueKey
 from rmq_store.errors import BadData
 from rmq_store.log.commit_log import record_at
 from rmq_store.log.consume_queue import UNIT_BYTES, ConsumeQueueEntry
@@ -52,7 +53,7 @@ class EntryReader:
     """Reads the entries of one task, whose chunks come in log order: the first read of a queue takes what the task's later
     chunks may need of it, so that a queue costs about one read a task."""
 
-    def __init__(self, source: FileSource, queues: Mapping[tuple[str, int], ConsumeQueueFiles]) -> None:
+    def __init__(self, source: FileSource, queues: Mapping[QueueKey, ConsumeQueueFiles]) -> None:
         self._source = source
         self._queues = queues
         self._blocks: dict[MessageQueue, tuple[int, Entries]] = {}
@@ -135,6 +136,36 @@ def of_a_deleted_topic(
     if orphaned.any() and not _has_record(source, file_bytes, run.queue, int(slots[orphaned][0]), newest[orphaned][0]):
         orphaned[:] = False  # the entries are wrong, not the messages: compare raises
     return orphaned
+
+
+@dataclass(frozen=True, slots=True)
+class LogOrder:
+    """What a piece of the log shows of a queue that has no entries."""
+
+    first: int
+    """Commit log offset of the queue's first message."""
+    begin: int
+    """That of its last message with queue offset 0, at which its newest generation begins; -1: no message has it."""
+
+    @classmethod
+    def of(cls, physical: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64]) -> LogOrder:
+        """``physical``, ``offsets``: commit log offset and the broker's queue offset of each message, at least one."""
+        return cls(int(physical.min()), int(physical[offsets == 0].max(initial=-1)))
+
+    def with_piece(self, other: LogOrder) -> LogOrder:
+        return LogOrder(min(self.first, other.first), max(self.begin, other.begin))
+
+
+def newest_begins(pieces: Iterable[Mapping[QueueKey, LogOrder]]) -> dict[QueueKey, int]:
+    """The commit log offsets at which the newest generation of queues begins, where messages of an older one are before it.
+
+    Only a later message with offset 0 proves that a topic was deleted. That a queue has no entries proves nothing: the broker
+    may not have written them yet, or a power failure took them and left those of other queues.
+    """
+    orders: dict[QueueKey, LogOrder] = {}
+    for key, order in (item for piece in pieces for item in piece.items()):
+        orders[key] = orders.get(key, order).with_piece(order)
+    return {key: order.begin for key, order in orders.items() if order.first < order.begin}
 
 
 def _has_record(source: FileSource, file_bytes: int, queue: MessageQueue, queue_offset: int, entry: np.void) -> bool:

@@ -14,8 +14,10 @@ from typing import Any
 
 from rmq_store.broker_files.file_source import FileSource
 from rmq_store.broker_files.mapped_file_queue import MappedFile, MappedFileQueue
+from rmq_store.broker_files.queue_generations import QueueKey
 from rmq_store.commit.ctl import Ctl, Produced
 from rmq_store.errors import BadData, DamagedRecord, UnsupportedRecord
+from rmq_store.lake.broker.import_entries import newest_begins
 from rmq_store.lake.broker.import_slice import ImportJob, ImportResult, ImportTask
 from rmq_store.lake.broker.import_tasks import run_tasks, tasks_of
 from rmq_store.lake.broker.last_records import FINGERPRINT_BYTES, Written, has_last_records
@@ -56,6 +58,12 @@ class LogRead:
     def deleted(self) -> int:
         """How many of the messages are of topics that were deleted and made again at the broker before this read."""
         return sum(result.deleted for result in self.results)
+
+    @property
+    def begins(self) -> dict[QueueKey, int]:
+        """Of queues without entries the commit log offset at which their newest generation begins, where messages of an older
+        one are before it in the part."""
+        return newest_begins(result.orders for result in self.results)
 
     @property
     def delays(self) -> dict[int, int]:

@@ -3,6 +3,7 @@
 Each chunk becomes a file per day: rows sorted by topic, queue and queue offset, so that every queue is one run of rows.
 The consume queue is made from the log; where the broker's own 20-byte entries exist they must agree with it. Messages of
 a topic that was deleted and made again are kept without an entry, as on the broker, where its queues began at 0 again.
+Queues without entries get the place at which the newest generation begins when the whole part was read (``begins``).
 """
 
 from __future__ import annotations
@@ -20,13 +21,22 @@ from rmq_store.broker_files.batch_consume_queue import BatchConsumeQueueFiles
 from rmq_store.broker_files.consume_queue_file import ConsumeQueueFiles
 from rmq_store.broker_files.file_source import FileSource
 from rmq_store.broker_files.mapped_file_queue import MappedFile
+from rmq_store.broker_files.queue_generations import QueueKey
 from rmq_store.commit.ctl import FEW_TAGS_CODES, Produced, StagedFile
 from rmq_store.consumer.delay import DelayLevels
 from rmq_store.errors import BadData
-from rmq_store.lake.broker.import_entries import EntryReader, Run, compare, of_a_deleted_topic, take_delivery_times
+from rmq_store.lake.broker.import_entries import (
+    EntryReader,
+    LogOrder,
+    Run,
+    compare,
+    of_a_deleted_topic,
+    take_delivery_times,
+)
 from rmq_store.lake.broker.inner_batches import with_inner_messages
 from rmq_store.lake.broker.last_records import Written, over_marker
 from rmq_store.lake.broker.records import record_batches
+from rmq_store.lake.broker.rocksdb_source import RocksDbSource
 from rmq_store.lake.broker.salvage import (
     CHUNK_BYTES,
     HOLE,
@@ -76,17 +86,29 @@ class ImportJob:
     commit_id: str
     broker_name: str
     levels: DelayLevels
-    queues: Mapping[tuple[str, int], ConsumeQueueFiles]
-    """The broker's consume queue files by topic and queue id."""
-    batch_queues: Mapping[tuple[str, int], BatchConsumeQueueFiles]
+    queues: Mapping[QueueKey, ConsumeQueueFiles]
+    """The broker's consume queue files."""
+    batch_queues: Mapping[QueueKey, BatchConsumeQueueFiles]
     """Those of BatchCQ topics. Only their ends are read: their entries are made from the log."""
     file_bytes: int
     """Size of each file of the broker's log."""
     salvage: bool
     max_body_bytes: int = MAX_BODY_BYTES
     """How large a body may become when it is decompressed."""
-    bases: Mapping[tuple[str, int], int] = field(default_factory=dict)
-    """By topic and queue id what is added to the broker's queue offsets: the base of the queue's newest generation."""
+    bases: Mapping[QueueKey, int] = field(default_factory=dict)
+    """What is added to the broker's queue offsets: the base of the queue's newest generation."""
+    begins: Mapping[QueueKey, int] = field(default_factory=dict)
+    """Of queues ``without_entries`` the commit log offset at which the newest generation begins: the messages before it in the
+    part have no queue offset."""
+
+    def without_entries(self, queue: MessageQueue) -> bool:
+        """Whether the broker has no entry of the queue, so that only the order of the log tells its generations. Never so for
+        a BatchCQ topic, which has other entries, and with RocksDB, where offsets may come again without a delete."""
+        key = (queue.topic, queue.queue_id)
+        if key in self.batch_queues or isinstance(self.source, RocksDbSource):
+            return False
+        files = self.queues.get(key)
+        return files is None or not files.written()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +150,8 @@ class ImportResult:
     has_bytes_after: bool = False
     """Whether bytes other than 0 follow ``end``, where no record begins, in the next CHUNK_BYTES: the rest of a file, which may
     be a gigabyte, is not read for that."""
+    orders: Mapping[QueueKey, LogOrder] = field(default_factory=dict)
+    """What the task shows of the queues without entries, as far as they have messages in it."""
     last: Written | None = None
     """The last record; None: the task has read none."""
     failed: bool = False
@@ -157,12 +181,13 @@ def _imported(job: ImportJob, task: ImportTask, attempt: str) -> ImportResult:
     last: Written | None = None
     reader = EntryReader(job.source, job.queues)
     delays: dict[int, int] = {}
+    orders: dict[QueueKey, LogOrder] = {}
     while True:
         end = min(at + chunk_bytes, read_end)
         data = job.source.read(task.file.name, at - task.file.start_offset, end - task.file.start_offset)
         if len(data) < end - at:
             raise BadData(f"{task.file.name} became shorter while it was read: import again once its copy is complete")
-        chunk = _Chunk(reader, -(-(task.end - at) // max(len(data), 1)), delays)
+        chunk = _Chunk(reader, -(-(task.end - at) // max(len(data), 1)), delays, orders)
         stop: Stop = NothingWritten(at)
         for item in _parsed(job, data, at, task.file.end_offset):
             if not isinstance(item, pa.Table):
@@ -227,6 +252,7 @@ def _imported(job: ImportJob, task: ImportTask, attempt: str) -> ImportResult:
             messages=messages,
             deleted=deleted,
             delays=delays,
+            orders=orders,
             files=tuple(files),
             produced=tuple(produced),
             stopped_by=stopped_by,
@@ -286,6 +312,8 @@ class _Chunk:
     """How many chunks are still to read, this one included."""
     delays: dict[int, int]
     """Gets the ``delays`` of the task's result."""
+    orders: dict[QueueKey, LogOrder]
+    """Gets its ``orders``."""
 
 
 def _staged(
@@ -341,8 +369,13 @@ def _sorted(job: ImportJob, chunk: _Chunk, rows: pa.Table, part: int) -> tuple[p
     ):
         files = chunk.reader.files(run.queue)
         orphaned[begin:end] = of_a_deleted_topic(job.source, job.file_bytes, files, run, entries)
+        key = (run.queue.topic, run.queue.queue_id)
+        orphaned[begin:end] |= run.physical < job.begins.get(key, 0)
         if orphaned[begin:end].any():
             continue
+        if not entries["size"].any() and job.without_entries(run.queue):
+            shown = LogOrder.of(run.physical, offsets[begin:end])
+            chunk.orders[key] = chunk.orders.get(key, shown).with_piece(shown)
         if run.queue.topic == SCHEDULE_TOPIC:
             if take_delivery_times(run.codes, entries):
                 last = int(np.flatnonzero(entries["size"])[-1])

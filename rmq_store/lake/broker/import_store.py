@@ -211,9 +211,9 @@ class _Import:
         progressed = partial(self._progressed, parts, begin)
         read = read_part(job, log, begin, self.engine, progressed)
         begun_again = new_generations(job, begun, read)
-        if begun_again:  # the rows have their offsets in the lake, so they are written again
+        if begun_again or read.begins:  # the rows have their offsets in the lake, so they are written again
             generations = generations.with_new(begun_again)
-            job = self._job(generations)
+            job = replace(self._job(generations), begins=read.begins)
             read = read_part(job, log, begin, self.engine, progressed)
         recorded = last_configs(shard, broker_name if cut is None else cut.broker_name)
         part = self._part(len(parts) + 1, cut, generations, begun_again)
