@@ -77,16 +77,15 @@ class DeadLetterFilter:
         conditions = (self.from_ms, self.until_ms, self.original_topic, self.keys, self.places, self.where)
         if self.all == any(value is not None for value in conditions):
             raise WrongUse(
-                "choose which dead letters to send: by time (--from, --until), original topic (--original-topic), key "
-                "(--key), SQL92 expression (--where) or place in the dead-letter queue (--letter); or all of them "
-                "(--all). Not both."
+                "choose which dead letters to send: by time (from, until), original topic, key, SQL92 expression (where) or "
+                "place in the dead-letter queue; or all of them (all). Not both."
             )
         if self.where is not None:
             object.__setattr__(self, "_tree", _checked(self.where))
         begin, end = self.times
         if begin is not None and end is not None and end <= begin:
             span = f"{format_time(begin)} to {format_time(end)}"
-            raise WrongUse(f"empty time range {span}: --until must be later than --from")
+            raise WrongUse(f"empty time range {span}: 'until' must be later than 'from'")
 
     def _check_types(self) -> None:
         check_types(bool, all=self.all)

@@ -459,7 +459,7 @@ def refuse_failures(shard: str, failures: Sequence[Failure]) -> None:
         first = [f"{f.queue.broker_name}:{f.queue.queue_id}:{f.offset}: {f.reason}" for f in failures[:3]]
         raise WrongUse(
             f"the edits do not apply to {len(failures):,} of the dead letters of shard {shard}, so nothing was sent "
-            f"(--all-or-nothing): {'; '.join(first)}{'; ...' if len(failures) > 3 else ''}"
+            f"(all or nothing): {'; '.join(first)}{'; ...' if len(failures) > 3 else ''}"
         )
 
 

@@ -68,7 +68,7 @@ def as_replay(
         raise WrongUse(f"group {group.name} does not read {topic}; it reads {known}")
     if request.until_ms is not None and request.until_ms <= from_ms:
         span = f"{format_time(from_ms)} to {format_time(request.until_ms)}"
-        raise WrongUse(f"empty time range {span}: --until must be later than --from")
+        raise WrongUse(f"empty time range {span}: 'until' must be later than 'from'")
     if group.broadcasting and "@" not in group.name:
         raise WrongUse(
             f"group {group.name} is broadcasting: name the client whose messages are to be replayed, {group.name}@CLIENT"

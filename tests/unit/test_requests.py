@@ -279,7 +279,7 @@ def test_edits_as_a_text_keep_the_digits_of_their_numbers(edits: object, text: s
         ({"edits": '{"set": {}}'}, "unknown kind of edit 'set'"),
         ({"edits": "{12.50}"}, "the edits are not valid JSON"),
         ({"edits": "{}"}, "no edits"),
-        ({"keys": ["k"]}, r"choose which dead letters .*\(--all\)\. Not both"),
+        ({"keys": ["k"]}, r"choose which dead letters .*\(all\)\. Not both"),
         ({"reason": " "}, "reason is missing"),
         ({"limit": 0}, "limit must be a whole number, 1 or more"),
         ({"all": None, "letters": ["broker-a:17"]}, "invalid dead letter 'broker-a:17': expected BROKER:QUEUE:OFFSET"),
