@@ -46,6 +46,7 @@ from rmq_store.log.commit_log import item_at
 from rmq_store.log.record_encoder import encode, new_record
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import SCHEDULE_TOPIC
+from rmq_store.message.properties import tags_code
 from rmq_store.utils.host import Host, day_of
 from rmq_store.utils.times import format_time
 from rmq_store.window.consume_request import ConsumeRequest
@@ -1037,6 +1038,10 @@ def test_after_the_cut_over_the_brokers_waiting_retries_are_delivered_here_once_
     assert again.status == "empty"
     positions = shard.positions()
     assert positions.max_offset(MessageQueue("%RETRY%gm_waiting", "lake-s1", 0)) > 0
+    # A level queue has the time of its delivery as tags code; where the message goes, subscriptions ask for its tag again.
+    delivered = query(lake.store, "SELECT tags, tags_code FROM message_rows WHERE cause = 'deliver'").to_pylist()
+    assert [row["tags_code"] for row in delivered] == [tags_code(row["tags"]) for row in delivered]
+    assert len(delivered) == len(waiting)
 
 
 def test_the_log_of_a_stopped_broker_says_of_each_delay_level_what_its_delay_offsets_say(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -18,11 +17,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmq_store.lake.table.tags_codes import tags_codes
 from rmq_store.log.consume_queue import schedule_delay_ms
 from rmq_store.log.record import MESSAGE_MAGIC_V1, parse_level
 from rmq_store.message.message_const import SCHEDULE_TOPIC, MessageConst
 from rmq_store.message.message_id import host_text
-from rmq_store.message.properties import tags_code
 from rmq_store.message.sys_flag import MessageSysFlag
 
 Ints = npt.NDArray[np.int64]
@@ -56,8 +55,6 @@ _NAME_END: Final = 1
 _VALUE_END: Final = 2
 # A table of rows by names finds repeated names faster than sorting does, as long as it is small.
 _TABLE_CELLS_MAX: Final = 1 << 22
-
-_cached_tags_code = lru_cache(maxsize=10_000)(tags_code)
 
 
 class UncommonRows(Exception):
@@ -323,9 +320,7 @@ def entry_tags_codes(
 
     :raises UncommonRows: a DELAY in the schedule topic is not a number.
     """
-    encoded = tags.dictionary_encode()
-    code_of_tag = pa.array([_cached_tags_code(tag) for tag in encoded.dictionary.to_pylist()], pa.int64())
-    codes = code_of_tag.take(encoded.indices).fill_null(0)
+    codes = tags_codes(tags)
     is_scheduled = pc.equal(topics, SCHEDULE_TOPIC).to_numpy(zero_copy_only=False)
     if not is_scheduled.any():
         return codes

@@ -23,6 +23,7 @@ from rmq_store.lake.read.slice_rows import rows_of_slices
 from rmq_store.lake.table import tables
 from rmq_store.lake.table.arrow_maps import edit_maps
 from rmq_store.lake.table.shard import Shard
+from rmq_store.lake.table.tags_codes import tags_codes
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import MessageConst
 from rmq_store.window.deliver import CAUSE, Step, step
@@ -31,7 +32,7 @@ from rmq_store.window.due import Due
 Numbers: TypeAlias = npt.NDArray[np.int64]
 
 _KEPT = (
-    "unique_key", "keys", "tags", "tags_code", "magic", "stored_body_size", "body_crc", "sys_flag", "flag",
+    "unique_key", "keys", "tags", "magic", "stored_body_size", "body_crc", "sys_flag", "flag",
     "born_timestamp", "born_host", "reconsume_times", "prepared_transaction_offset", "epoch", "properties", "body",
 )  # fmt: skip
 """What a copy has of its message. The rest is new with its place, or is decided here."""
@@ -76,6 +77,8 @@ def delivered_rows(shard: Shard, due: Sequence[Due], commit_id: str, now_ms: int
     columns |= _queue_columns("origin_", origins, origin_of[order])
     columns |= {"origin_queue_offset": pa.array(offsets[order]), "rel": pa.array(np.arange(number))}
     columns["attempt"] = columns["reconsume_times"]
+    # In a broker's level queue it is the time of the delivery (rules 11.3).
+    columns["tags_code"] = tags_codes(columns["tags"].combine_chunks())
     constant = {"commit_id": commit_id, "part": 0, "group_name": SCHEDULE_GROUP, "pass": 0, "cause": CAUSE}
     columns |= {
         name: pa.repeat(pa.scalar(value, tables.MSG.field(name).type), number) for name, value in constant.items()
