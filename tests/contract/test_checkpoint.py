@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from rmq_store.errors import StaleAttempt
+from rmq_store.errors import LogDamaged, StaleAttempt
 from rmq_store.lake.commit import dispatch as dispatching
 from rmq_store.lake.commit.derived_tables import COMMITS
 from rmq_store.lake.commit.rebuild import check
@@ -23,6 +23,7 @@ from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
 from tests.faults.answers import Clock, clean_log, other_commits, set_clock
 from tests.faults.stores import Lake, write_broker
+from tests.planted_shard import PlantedShard, Row
 
 
 @pytest.fixture
@@ -288,3 +289,12 @@ def test_a_checkpoint_that_is_written_late_does_not_hide_a_clean_up(lake: Lake) 
     with pytest.raises(StaleAttempt):
         kept.commitlog.put([], {"x": 1}, host=lake.host)
     assert kept.commitlog.log.view.version == table.version + 3
+
+
+def test_a_log_that_the_delta_library_cannot_read_is_an_error_in_words(lake: Lake) -> None:
+    wrong: dict[str, Row] = {"add": {"modificationTime": "x"}}
+    PlantedShard(lake.folder, lake.shard_name).edit_log(lambda kind, action: action | wrong.get(kind, {}))
+    with pytest.raises(LogDamaged, match="modificationTime") as raised:
+        write_checkpoint(lake.shard.commitlog)
+    assert "\n" not in str(raised.value), "the stack of the library"
+    assert "Run 'rmq audit'" in str(raised.value)

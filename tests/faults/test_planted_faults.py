@@ -417,6 +417,56 @@ def column_type(column: str, type_: str, other: str) -> Callable[[str], str]:
     return change
 
 
+def other_actions(at: PlantedShard) -> None:
+    """Values in the entries that Delta's protocol does not allow, and that rmq does not need."""
+    wrong: dict[str, Row] = {
+        "metaData": {"createdTime": "x"},
+        "add": {"dataChange": -1, "modificationTime": "x", "tags": 5, "baseRowId": "x"},
+    }
+    at.edit_log(lambda kind, action: action | wrong.get(kind, {}))
+    none: dict[str, Row] = {"add": {"dataChange": True, "modificationTime": None, "tags": None, "baseRowId": None}}
+    at.edit_log(lambda kind, action: action | none.get(kind, {}), "offsets")
+
+    def without(kind: str, action: Row) -> Row:
+        return {name: value for name, value in action.items() if (kind, name) != ("add", "dataChange")}
+
+    at.edit_log(without, "consumequeue")
+
+
+def other_protocols(at: PlantedShard) -> None:
+    for table, value in {
+        "commitlog": {"writerFeatures": -1},
+        "consumequeue": {"minWriterVersion": 8},
+        "offsets": {"minReaderVersion": True},
+        "commits": {"readerFeatures": ["deletionVectors"]},
+    }.items():
+        at.edit_log(lambda kind, action, v=value: action | v if kind == "protocol" else action, table)  # type: ignore[misc]
+
+
+def other_schemas(at: PlantedShard) -> None:
+    """In one table the type of the whole, in others that of a column's items and the metadata of a column."""
+
+    def whole(schema: Row) -> None:
+        schema["type"] = -1
+
+    def of_items(schema: Row) -> None:
+        (column,) = (column for column in schema["fields"] if column["name"] == "consumed")
+        column["type"]["elementType"]["type"] = "x"
+
+    def of_metadata(schema: Row) -> None:
+        schema["fields"][0]["metadata"] = None
+        schema["fields"][1]["metadata"] = {"comment": "of a catalogue"}
+
+    for table, change in {"consumequeue": whole, "commitlog": of_items, "offsets": of_metadata}.items():
+
+        def text(before: str, change: Callable[[Row], None] = change) -> str:
+            schema = json.loads(before)
+            change(schema)
+            return json.dumps(schema)
+
+        metadata(table, schemaString=text)(at)
+
+
 def fields_of_a_column(fields: object) -> Callable[[str], str]:
     """Other fields in the items of a list."""
 
@@ -600,6 +650,9 @@ FAULTS: dict[str, tuple[Plant, Problem]] = {
         with_property("delta.enableChangeDataFeed", "true"),
         Problem.TABLE_PROPERTIES_DIFFER,
     ),
+    "values in entries of the logs that Delta does not allow": (other_actions, Problem.LOG_ENTRY_NOT_VALID),
+    "protocols that Delta does not allow": (other_protocols, Problem.TABLE_PROPERTIES_DIFFER),
+    "schemas that are none": (other_schemas, Problem.TABLE_PROPERTIES_DIFFER),
     "a shard under another name": (nothing_more, Problem.SHARD_ELSEWHERE),
     "a message file that is an archive by the log": (of_another_kind, Problem.FILE_OF_ANOTHER_KIND),
     "a later entry that makes a message file an archive": (of_another_kind_later, Problem.FILE_OF_ANOTHER_KIND),
@@ -785,6 +838,32 @@ def test_the_audit_finds(findings: dict[str, list[Finding]], name: str) -> None:
         (
             "messages that are no change of the data by the log",
             {("commitlog", "of dataChange, false in an entry that removes no file")},
+        ),
+        (
+            "values in entries of the logs that Delta does not allow",
+            {
+                ("commitlog", "of metaData.createdTime"),
+                ("commitlog", "of add.baseRowId, add.dataChange, add.modificationTime, add.tags"),
+                ("consumequeue", "of add.dataChange"),
+                ("offsets", "of add.modificationTime"),
+            },
+        ),
+        (
+            "protocols that Delta does not allow",
+            {
+                ("commitlog", "of the writer features of its protocol"),
+                ("consumequeue", "of minWriterVersion of its protocol"),
+                ("offsets", "of minReaderVersion of its protocol"),
+                ("commits", "of readerFeatures of its protocol"),
+            },
+        ),
+        (
+            "schemas that are none",
+            {
+                ("commitlog", "of column consumed"),
+                ("consumequeue", "of the fields of its columns"),
+                ("offsets", "of column group_name"),
+            },
         ),
         (
             "other files in the records of commits",

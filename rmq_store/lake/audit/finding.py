@@ -53,6 +53,8 @@ class Problem(StrEnum):
     FILE_OF_ANOTHER_KIND = "file of another kind"
     STATISTICS_DIFFER = "statistics differ"
     CHECKPOINT_UNREADABLE = "checkpoint not readable"
+    # ``log_actions.py``: the entries of the logs.
+    LOG_ENTRY_NOT_VALID = "log entry not valid"
     # ``segments.py``: the queues and the rows of their messages.
     FILE_IN_NO_SEGMENT = "file in no segment"
     REPLACED_FILE_LIVE = "replaced file live"
@@ -208,6 +210,11 @@ ADVICE: Mapping[Problem, Advice] = {
         "the newest checkpoint of a table's log, or the hint at it, is damaged: rmq reads the entries before it, other engines "
         "cannot read the table",
         "Restore the file from a backup. The next checkpoint of 'rmq maintain' replaces it.",
+    ),
+    Problem.LOG_ENTRY_NOT_VALID: Advice(
+        "an entry of a table's log has a value that is not as Delta's protocol says: other engines cannot read the table, and "
+        "no checkpoint of it can be written",
+        "Compare the entry with that of a backup, and restore it under the same name. " + _RESTORE_LOG,
     ),
     Problem.FILE_IN_NO_SEGMENT: Advice(
         "no commit put these messages into a queue: they count twice in SQL, or no group reads them",

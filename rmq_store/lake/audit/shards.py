@@ -15,8 +15,9 @@ import pyarrow as pa
 
 from rmq_store.errors import RmqError
 from rmq_store.lake.audit.finding import Finding, Problem
+from rmq_store.lake.audit.log_actions import log_actions
 from rmq_store.lake.commit.derived_tables import KINDS
-from rmq_store.lake.table.delta_entry import STATS_COLUMNS, may_write
+from rmq_store.lake.table.delta_entry import STATS_COLUMNS, may_write, protocol_action
 from rmq_store.lake.table.delta_table import CONFIGURATION, LakeTable, schema_text
 from rmq_store.lake.table.shard import SHARDS, Shard
 from rmq_store.lake.table.store import TABLE_ID, LakeStore, read_store, shard_entry, unnamed_shards
@@ -55,6 +56,7 @@ def shards(store: LakeStore) -> Iterator[Finding]:
                 continue  # the audit of its files says so
             differs = name == "commitlog" and ids.get(shard.name, table.id) != table.id
             yield from _settings(shard, name, table, ["its id"] if differs and table.id not in named else [])
+            yield from log_actions(shard.name, name, table)
             if name == "commitlog":
                 yield from _of_another(shard, named.get(table.id) if differs else None)
                 first = first_of.setdefault(table.id, shard.name)
@@ -106,7 +108,7 @@ def _settings(shard: Shard, name: str, table: LakeTable, changed: Sequence[str])
     """``changed``: what is known to differ."""
     view = table.log.view
     metadata = view.metadata or {}
-    wrong = [*changed] if may_write(view.protocol) else [*changed, "the writer features of its protocol"]
+    wrong = [*changed, *_wrong_of_protocol(view.protocol or {})]
     id_ = metadata.get("id")
     if not (id_ and isinstance(id_, str)) and not changed:
         wrong.append("its id")
@@ -129,6 +131,15 @@ def _settings(shard: Shard, name: str, table: LakeTable, changed: Sequence[str])
         )
 
 
+def _wrong_of_protocol(protocol: Mapping[str, Any]) -> Iterator[str]:
+    if not may_write(protocol):
+        yield "the writer features of its protocol"
+    expected = protocol_action()["protocol"]
+    for name in ("minReaderVersion", "minWriterVersion", "readerFeatures"):
+        if not _is_same(protocol.get(name), expected.get(name)):
+            yield f"{name} of its protocol"
+
+
 def _is_parquet(format_: object) -> bool:
     """Whether the ``format`` of a table's description is that of Delta's files, without options."""
     return isinstance(format_, dict) and format_.get("provider") == "parquet" and not format_.get("options")
@@ -136,8 +147,11 @@ def _is_parquet(format_: object) -> bool:
 
 def _columns(schema: pa.Schema, metadata: Mapping[str, Any]) -> list[str]:
     """The columns that have another type by the log. Another version of this project may have made the table, with more columns
-    or fewer."""
-    expected, stored = _fields(_expected(schema)), _fields(json.loads(metadata["schemaString"]))
+    or fewer. Raises ValueError and others for a text that is no schema."""
+    document = json.loads(metadata["schemaString"])
+    if document["type"] != "struct":
+        raise ValueError("the schema is no struct")
+    expected, stored = _fields(_expected(schema)), _fields(document)
     return [name for name, field in stored.items() if name in expected and not _is_same(field, expected[name])]
 
 
@@ -154,9 +168,16 @@ def _fields(struct: Mapping[str, Any]) -> dict[str, Any]:
 def _is_same(stored: Any, expected: Any) -> bool:
     """Whether two types of Delta's JSON, or fields, are the same in what both have."""
     if not (isinstance(stored, dict) and isinstance(expected, dict)):
-        return bool(stored == expected)
-    if "fields" in stored and "fields" in expected:
-        ours = _fields(expected)
-        return all(_is_same(field, ours[name]) for name, field in _fields(stored).items() if name in ours)
-    keys = stored.keys() & expected.keys() - {"metadata"}
-    return stored.keys() == expected.keys() and all(_is_same(stored[key], expected[key]) for key in keys)
+        return type(stored) is type(expected) and bool(stored == expected)
+    return stored.keys() == expected.keys() and all(_is_same_value(key, stored[key], expected[key]) for key in expected)
+
+
+def _is_same_value(key: str, stored: Any, expected: Any) -> bool:
+    match key:
+        case "metadata":  # what a user or a catalogue may have added, such as a comment
+            return isinstance(stored, dict)
+        case "fields":
+            ours = _fields({key: expected})
+            return all(_is_same(field, ours[name]) for name, field in _fields({key: stored}).items() if name in ours)
+        case _:
+            return _is_same(stored, expected)

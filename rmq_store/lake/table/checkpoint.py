@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from rmq_store.commit.append import VIEW_TRUST_MS
-from rmq_store.errors import BadData
+from rmq_store.errors import BadData, LogDamaged
 from rmq_store.lake.table.delta_log import CHECKPOINT, ENTRY, LAST_CHECKPOINT, LOG_FOLDER, LogCleaned, numbers_of
 from rmq_store.lake.table.delta_table import LakeTable
 
@@ -34,7 +34,7 @@ def entries_since_checkpoint(table: LakeTable) -> int:
 
 def checkpoint_if_due(table: LakeTable) -> bool:
     """Write a checkpoint, and clean up, if the table has as many entries since the last one as it should at most. Raises
-    OSError and StoreUnusable; the table is as it was then."""
+    OSError, LogDamaged and StoreUnusable; the table is as it was then."""
     view, most = table.log.view, CHECKPOINT_EVERY if table.root.is_local else CHECKPOINT_EVERY_IN_S3
     if view.version - view.known_checkpoint < most:
         return False
@@ -47,7 +47,8 @@ def checkpoint_if_due(table: LakeTable) -> bool:
 
 
 def write_checkpoint(table: LakeTable) -> None:
-    """A checkpoint of the version that the table's handle has read. Raises OSError when it could not be written.
+    """A checkpoint of the version that the table's handle has read. Raises OSError when it could not be written, LogDamaged
+    when the Delta library cannot read the log.
 
     The Delta library makes it, in a copy of what the log has since the checkpoint before: in S3 it would ask for each entry
     several times, one after the other.
@@ -82,7 +83,7 @@ def _newest_sound(table: LakeTable, checkpoints: Sequence[int]) -> tuple[int, by
 
 def checkpoint_of(log: Mapping[str, bytes]) -> tuple[bytes, dict[str, Any]]:
     """The checkpoint of the newest entry of a log, and the hint at it. ``log``: its files by name, from entry 0 or a checkpoint
-    on. Raises OSError when the Delta library cannot read them."""
+    on. Raises LogDamaged when the Delta library cannot read them."""
     from deltalake import DeltaTable  # 60 ms, needed once in CHECKPOINT_EVERY commits
     from deltalake.exceptions import DeltaError
 
@@ -94,7 +95,11 @@ def checkpoint_of(log: Mapping[str, bytes]) -> tuple[bytes, dict[str, Any]]:
         try:
             DeltaTable(folder).create_checkpoint()
         except DeltaError as error:
-            raise OSError(f"no checkpoint was made: {error}") from error
+            reason, *_ = str(error).splitlines()  # a native stack follows
+            raise LogDamaged(
+                f"no checkpoint was made: the Delta library cannot read the log ({reason})",
+                "Run 'rmq audit': where it names an entry or a property of this table, restore the shard from a backup.",
+            ) from error
         hint: dict[str, Any] = json.loads(copy.joinpath(LAST_CHECKPOINT).read_bytes())
         return copy.joinpath(f"{hint['version']:020d}.checkpoint.parquet").read_bytes(), hint
 

@@ -182,7 +182,8 @@ def protocol_action() -> dict[str, Any]:
 
 def may_write(protocol: Mapping[str, Any] | None) -> bool:
     """Whether a table with this protocol is written as this project writes it, and by nothing else."""
-    return protocol is not None and FEATURE in (protocol.get("writerFeatures") or ())
+    features = protocol and protocol.get("writerFeatures")
+    return isinstance(features, list) and FEATURE in features
 
 
 def parse_entry(content: bytes, version: int, where: str) -> Entry:
