@@ -22,6 +22,7 @@ from rmq_store.commit.ctl import SCHEDULE_GROUP, Action, Actor, Ctl, Observed
 from rmq_store.commit.request import Status
 from rmq_store.errors import BadData, DamagedRecord, OverLimit, RmqError, StoreUnusable, UnsupportedRecord, WrongUse
 from rmq_store.lake.admin.offset_moves import move_in_all
+from rmq_store.lake.audit.full import full
 from rmq_store.lake.broker import import_commit, import_slice
 from rmq_store.lake.broker import import_store as import_of_stores
 from rmq_store.lake.broker.broker_levels import delivered_levels
@@ -1042,6 +1043,7 @@ def test_after_the_cut_over_the_brokers_waiting_retries_are_delivered_here_once_
     delivered = query(lake.store, "SELECT tags, tags_code FROM message_rows WHERE cause = 'deliver'").to_pylist()
     assert [row["tags_code"] for row in delivered] == [tags_code(row["tags"]) for row in delivered]
     assert len(delivered) == len(waiting)
+    assert full(lake.store, LocalEngine(lake.host)).findings == []
 
 
 def test_the_log_of_a_stopped_broker_says_of_each_delay_level_what_its_delay_offsets_say(

@@ -182,6 +182,34 @@ FAULTS: dict[str, tuple[Plant, Problem]] = {
         rows_of(imported, lambda rows: first_row(properties=[("KEYS", "other")])(rows)),
         Problem.PROPERTIES_DIFFER,
     ),
+    "an imported message without its tags code": (
+        rows_of(imported, first_row(tags_code=None)),
+        Problem.PROPERTIES_DIFFER,
+    ),
+    "a sent message of another tags code": (rows_of(sent, first_row(tags_code=1)), Problem.PROPERTIES_DIFFER),
+    "an imported message with an epoch": (rows_of(imported, first_row(epoch=0)), Problem.MESSAGE_DIFFERS_FROM_COMMIT),
+    "a sent message with other columns": (
+        rows_of(
+            sent,
+            first_row(commit_id="0" * 32, part=7, deliver_at=1, magic=3, sys_flag=4, flag=5, reconsume_times=6),
+        ),
+        Problem.MESSAGE_DIFFERS_FROM_COMMIT,
+    ),
+    "a sent body altered, without its CRC": (
+        rows_of(sent, lambda rows: [row | {"body_crc": None} for row in other_body(rows)]),
+        Problem.BODY_DIFFERS,
+    ),
+    "a retry of another epoch": (rows_of(retried, first_row(epoch=9)), Problem.MESSAGE_DIFFERS_FROM_COMMIT),
+    "a retry without an epoch": (rows_of(retried, first_row(epoch=None)), Problem.MESSAGE_DIFFERS_FROM_COMMIT),
+    "a retry of another pass": (rows_of(retried, first_row(**{"pass": 3})), Problem.MESSAGE_DIFFERS_FROM_COMMIT),
+    "a retry of another window": (rows_of(retried, first_row(window_id="w")), Problem.MESSAGE_DIFFERS_FROM_COMMIT),
+    "a retry that is due otherwise": (rows_of(retried, first_row(deliver_at=1)), Problem.MESSAGE_DIFFERS_FROM_COMMIT),
+    "a retry that was born otherwise": (rows_of(retried, first_row(born_timestamp=1)), Problem.COPY_PROPERTIES_DIFFER),
+    "a delivered retry of another epoch": (rows_of(delivered, first_row(epoch=None)), Problem.COPY_PROPERTIES_DIFFER),
+    "a delivered retry of a window": (
+        rows_of(delivered, first_row(window_id="w")),
+        Problem.MESSAGE_DIFFERS_FROM_COMMIT,
+    ),
     "a bit of a file flipped": (flipped, Problem.FILE_CHANGED),
     "filtered counted as acked": (filtered_as_acked, Problem.FILTERED_DIFFERS),
     "a file less in the record of its commit": (
@@ -293,3 +321,14 @@ def test_a_finding_names_the_messages(findings: dict[str, list[Finding]]) -> Non
     (copy,) = (one for one in findings["a retry of another message"] if one.problem == Problem.COPY_OF_ANOTHER_MESSAGE)
     assert copy.group_name == GROUP
     assert "Orders" in str(copy.detail)
+
+
+def test_a_finding_names_each_column_that_differs(findings: dict[str, list[Finding]]) -> None:
+    of_commit = [
+        one
+        for one in findings["a sent message with other columns"]
+        if one.problem == Problem.MESSAGE_DIFFERS_FROM_COMMIT
+    ]
+    assert {(one.topic, one.begin_offset, one.end_offset) for one in of_commit} == {("Notes", 0, 1)}
+    columns = ("commit_id", "part", "deliver_at", "magic", "sys_flag", "flag", "reconsume_times")
+    assert {one.detail for one in of_commit} == {f"of {column}" for column in columns}

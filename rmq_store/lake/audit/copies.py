@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import and_
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.commit.ctl import lane
+from rmq_store.commit.ctl import SCHEDULE_GROUP, lane
 from rmq_store.consumer.retry import Cause
-from rmq_store.lake.audit.file_content import COPIES, ORIGIN, ORIGINALS, PLACE
+from rmq_store.lake.audit.file_content import COPIES, OF_COMMIT, ORIGIN, ORIGINALS, PLACE, sums_of
 from rmq_store.lake.audit.finding import Finding, Problem
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.tables import origin_of_row
@@ -23,6 +24,18 @@ from rmq_store.settings.retention_settings import WAITING_TOPICS
 from rmq_store.window.deliver import CAUSE as DELIVERED
 
 _REDRIVEN = "redrive"
+
+COMMITS = """
+SELECT c.*, t.window_id, t.epoch, f.commit_id IS NOT NULL AS has_epochs FROM (
+    SELECT DISTINCT shard, commit_id, group_name, pass,
+        topic AS origin_topic, broker_name AS origin_broker_name, queue_id AS origin_queue_id
+    FROM ctl_consumed WHERE action = 'redrive' OR action = 'consume' AND retried + dead > 0
+) c
+JOIN ctl t ON t.shard = c.shard AND t.commit_id = c.commit_id
+LEFT JOIN (SELECT DISTINCT shard, commit_id FROM ctl_files) f ON f.shard = c.shard AND f.commit_id = c.commit_id
+"""
+"""What the copies have that a commit made of the messages of a queue. Those of an earlier version, which recorded no files, may
+have no epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,22 +52,24 @@ def compare_copies(
     shard: Shard,
     copies: Sequence[pa.Table],
     originals: Sequence[pa.Table],
+    commits: pa.Table,
     least: Mapping[MessageQueue, int],
     failed: Collection[MessageQueue],
 ) -> Compared:
-    """Compare each copy with the message that it names.
+    """Compare each copy with the message that it names, and with the record of its commit.
 
+    ``commits``: the rows of ``COMMITS``.
     ``least``: the first offsets of queues; messages before them are removed. ``failed``: queues with messages in a file that
     is damaged, of which no finding is made twice.
     """
     every = pa.concat_tables([COPIES.empty_table(), *copies])
     messages = pa.concat_tables([ORIGINALS.empty_table(), *originals])
-    renamed = {name: f"message_{name}" for name in ("key", "body", "properties", "reconsume_times")}
+    renamed = {name: f"message_{name}" for name in ("key", "body", "properties", "kept", "reconsume_times", "epoch")}
     renamed |= dict(zip([*PLACE, "queue_offset"], ORIGIN.names, strict=True))
     messages = messages.rename_columns([renamed.get(name, name) for name in messages.column_names])
     messages = messages.append_column("stored", pa.repeat(pa.scalar(True), len(messages)))
     joined = every.join(messages, ORIGIN.names, join_type="left outer", use_threads=False)
-    findings = list(_of_another_group(shard, every))
+    findings = [*_of_another_group(shard, every), *_of_another_commit(shard, every, commits)]
     removed = 0
     absent = joined.filter(pc.is_null(joined.column("stored")))
     for row in absent.to_pylist():
@@ -76,7 +91,8 @@ def compare_copies(
 def _problems(both: pa.Table) -> Iterator[tuple[Problem, pa.ChunkedArray]]:
     yield Problem.COPY_OF_ANOTHER_MESSAGE, pc.not_equal(both.column("key"), both.column("message_key"))
     yield Problem.COPY_BODY_DIFFERS, _differs(both, "body")
-    yield Problem.COPY_PROPERTIES_DIFFER, pc.or_(_differs(both, "properties"), _other_attempts(both))
+    others = [_differs(both, "properties"), _differs(both, "kept"), _other_attempts(both), _other_epochs(both)]
+    yield Problem.COPY_PROPERTIES_DIFFER, reduce(pc.or_, others)
     leaves = pc.and_(
         _is_of(both, DELIVERED),
         pc.invert(pc.is_in(both.column("topic"), pa.array(sorted(WAITING_TOPICS)))),
@@ -115,6 +131,29 @@ def _other_attempts(both: pa.Table) -> pa.ChunkedArray:
     )
     wrong = pc.and_(pc.not_equal(times, expected), pc.invert(in_order))
     return pc.or_(wrong, pc.invert(_equal(pc.coalesce(both.column("attempt"), times), times)))
+
+
+def _other_epochs(both: pa.Table) -> pa.ChunkedArray:
+    """Delivered copies with another epoch than their message: a delivery keeps it."""
+    return pc.and_(_is_of(both, DELIVERED), _is_other(both.column("epoch"), both.column("message_epoch")))
+
+
+def _is_other(left: pa.ChunkedArray, right: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Where two columns differ; two nulls do not."""
+    one_null = pc.not_equal(pc.is_null(left), pc.is_null(right))
+    return pc.or_(pc.fill_null(pc.not_equal(left, right), False), one_null)
+
+
+def _of_another_commit(shard: Shard, copies: pa.Table, commits: pa.Table) -> Iterator[Finding]:
+    """Copies that have not what their commit gave them. A delivery is no window of a group, and its copies keep their epoch."""
+    columns = {name: commits.column(name).combine_chunks() for name in (*OF_COMMIT, "has_epochs")}
+    older = {name: column.filter(pc.invert(columns["has_epochs"])) for name, column in columns.items()}
+    older["epoch"] = pa.nulls(len(older["epoch"]), pa.int64())
+    delivery = [pa.array([SCHEDULE_GROUP]), pa.array([0]), pa.nulls(1, pa.string())]
+    known = [sums_of([every[name] for name in OF_COMMIT]) for every in (columns, older)]
+    is_known = pc.is_in(copies.column("of_commit"), pa.array(np.concatenate([*known, sums_of(delivery)])))
+    for row in copies.filter(pc.invert(is_known)).to_pylist():
+        yield _finding(shard, Problem.MESSAGE_DIFFERS_FROM_COMMIT, row, f"of one of {', '.join(OF_COMMIT)}")
 
 
 def _of_another_group(shard: Shard, copies: pa.Table) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,19 +18,24 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rmq_store.admin.redrive_edits import OWNED
+from rmq_store.commit.ctl import is_born_here
 from rmq_store.errors import RmqError
 from rmq_store.filter.subscription import build_subscription_data
 from rmq_store.lake.audit.edits import EditedLetters, edited_contents
 from rmq_store.lake.audit.finding import Problem
 from rmq_store.lake.read.filter import matching
 from rmq_store.lake.table import tables
+from rmq_store.lake.table.arrow_maps import MapLookup
 from rmq_store.lake.table.edited_rows import columns_of
 from rmq_store.lake.table.evidence import hashes
 from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.tags_codes import tags_codes
 from rmq_store.lake.window.window_keys import text_hashes
+from rmq_store.log.record import MESSAGE_MAGIC_V1
 from rmq_store.message.message import MessageQueue
-from rmq_store.message.message_const import MessageConst
+from rmq_store.message.message_const import SCHEDULE_TOPIC, MessageConst
 from rmq_store.message.sys_flag import MessageSysFlag
+from rmq_store.window.deliver import CAUSE as DELIVERED
 
 Numbers = npt.NDArray[np.int64]
 Sums = npt.NDArray[np.uint64]
@@ -52,26 +57,31 @@ SEGMENTS = pa.schema(
         ("base_offset", pa.int64()),
         ("end_offset", pa.int64()),
         ("first_row", pa.int64()),
+        ("deliver_at", pa.int64()),
+        *tables.KEYS[:2],
     ]
 )
-"""The segments of a file, by row."""
+"""The segments of a file, by row. ``commit_id`` and ``part`` are null in one that a compaction has written: its rows keep those
+of the commits before."""
 
 _SUMS = (
     pa.field("key", pa.int64()),
     pa.field("body", pa.int64()),
     pa.field("properties", pa.uint64()),
+    pa.field("kept", pa.uint64()),
 )
 """``key``: the CRC of the unique key, -1 without one; ``body``: that of the body, and in the upper bits its size;
-``properties``: as ``property_sums``."""
+``properties``: as ``property_sums``; ``kept``: of the columns ``_KEPT``."""
 
 ORIGINALS = pa.schema(
     [
         *(tables.MSG.field(name) for name in PLACE),
         ("queue_offset", pa.int64()),
         *_SUMS,
-        tables.MSG.field("reconsume_times"),
+        *(tables.MSG.field(name) for name in ("reconsume_times", "epoch")),
         ("edited_body", pa.int64()),
         ("edited_properties", pa.uint64()),
+        ("edited_kept", pa.uint64()),
         ("real_topic", pa.string()),
         ("real_queue_id", pa.string()),
     ]
@@ -85,15 +95,28 @@ COPIES = pa.schema(
         *(tables.MSG.field(name) for name in (*_ORIGIN, "cause", "group_name", *PLACE)),
         ("queue_offset", pa.int64()),
         *_SUMS,
-        *(tables.MSG.field(name) for name in ("reconsume_times", "attempt")),
+        *(tables.MSG.field(name) for name in ("reconsume_times", "attempt", "epoch")),
+        ("of_commit", pa.uint64()),
         ("tries", pa.string()),
     ]
 )
-"""Copies, with the place of the message that each names, and the same sums. ``tries``: the property RECONSUME_TIME."""
+"""Copies, with the place of the message that each names, and the same sums. ``of_commit``: the sum of the columns OF_COMMIT, of
+a delivered one OF_DELIVERY; ``tries``: the property RECONSUME_TIME."""
+
+OF_DELIVERY = ("group_name", "pass", "window_id")
+OF_COMMIT = (*OF_DELIVERY, "epoch", "commit_id", *_ORIGIN[:-1])
+"""What a commit gives its copies of the messages of a queue. A delivery gives less: its copies keep their epoch."""
+
+_KEPT = ("magic", "sys_flag", "flag", "born_timestamp")
+"""What a copy has of its message, besides what its body and its properties show."""
+_OF_COPIES = ("group_name", "pass", *_ORIGIN, "cause", "attempt", "window_id", "epoch")
+"""What other messages do not have."""
+_AS_SENT = {"magic": MESSAGE_MAGIC_V1, "sys_flag": 0, "flag": 0, "reconsume_times": 0}
+"""What every message has that was sent here."""
 
 _COLUMNS = [
-    *PLACE, "rel", "queue_offset", "unique_key", "keys", "tags", "tags_code", "stored_body_size", "body_crc", "sys_flag",
-    "group_name", *_ORIGIN, "cause", "reconsume_times", "attempt", "properties", "body",
+    "commit_id", "part", "rel", *PLACE, "queue_offset", "unique_key", "keys", "tags", "tags_code",
+    "stored_body_size", "body_crc", *_KEPT, "reconsume_times", "deliver_at", *_OF_COPIES, "properties", "body",
 ]  # fmt: skip
 
 _OF_PROPERTIES = {
@@ -159,6 +182,10 @@ class RowProblem:
     detail: str | None = None
 
 
+_Kind = tuple[Problem, str | None]
+"""A problem, and the column that shows it where the problem does not say so."""
+
+
 @dataclass(slots=True, kw_only=True)
 class FileContent:
     """What a file has."""
@@ -215,18 +242,18 @@ def _read_rows(task: ContentTask, data: bytes, content: FileContent) -> None:
         if task.kind not in MESSAGE_KINDS:
             content.rows = sum(batch.num_rows for batch in file.iter_batches(BATCH_ROWS, use_threads=False))
             return
-        wrong: dict[Problem, list[tuple[Numbers, Numbers]]] = {}
+        wrong: dict[_Kind, list[tuple[Numbers, Numbers]]] = {}
         columns = [name for name in _COLUMNS if name in names]
         for batch in file.iter_batches(BATCH_ROWS, columns=columns, use_threads=False):
             rows = _Rows(batch, content.rows, task)
-            for problem, mask in rows.problems():
-                wrong.setdefault(problem, []).append((rows.numbers[mask], rows.offsets[mask]))
+            for kind, mask in rows.problems():
+                wrong.setdefault(kind, []).append((rows.numbers[mask], rows.offsets[mask]))
             content.copies += rows.copies()
             content.originals += rows.originals()
             content.filtered += rows.filtered()
             content.rows += batch.num_rows
-        for problem, parts in wrong.items():
-            content.problems += _places(task, problem, *map(np.concatenate, zip(*parts, strict=True)))
+        for kind, parts in wrong.items():
+            content.problems += _places(task, kind, *map(np.concatenate, zip(*parts, strict=True)))
 
 
 class _Rows:
@@ -247,6 +274,12 @@ class _Rows:
         else:
             self.offsets = np.asarray(pc.fill_null(self._column("queue_offset"), -1), np.int64)
             self.placed = np.full(batch.num_rows, task.kind == "archive")
+        names = self._column("broker_name").dictionary_encode()
+        of_names = pa.array([is_born_here(name) for name in names.dictionary.to_pylist()], pa.bool_())
+        self._born_here: Mask = np.asarray(pc.fill_null(of_names.take(names.indices), False))
+        self._copied: Mask = np.asarray(pc.is_valid(self._column("origin_topic")))
+        self._sent: Mask = self._born_here & ~self._copied
+        self._property = MapLookup(self._column("properties"))
         self._crcs: Numbers = np.fromiter(
             (zlib.crc32(body or b"") for body in self._column("body").to_pylist()), np.int64, batch.num_rows
         )
@@ -259,24 +292,24 @@ class _Rows:
 
     # --- what is wrong with a row ---
 
-    def problems(self) -> Iterator[tuple[Problem, Mask]]:
-        for problem, mask in (
-            (Problem.MESSAGE_ELSEWHERE, self._elsewhere()),
-            (Problem.BODY_DIFFERS, self._bodies()),
-            (Problem.PROPERTIES_DIFFER, self._properties()),
+    def problems(self) -> Iterator[tuple[_Kind, Mask]]:
+        for problem, column, mask in (
+            (Problem.MESSAGE_ELSEWHERE, None, self._elsewhere()),
+            (Problem.BODY_DIFFERS, None, self._bodies()),
+            (Problem.PROPERTIES_DIFFER, None, self._properties()),
+            *((Problem.MESSAGE_DIFFERS_FROM_COMMIT, *differing) for differing in self._of_commit()),
         ):
             if mask.any():
-                yield problem, mask
+                yield (problem, column), mask
 
     def _elsewhere(self) -> Mask:
         """Rows whose queue or offset is not that of their segment. Until a message that was born here is moved to another file,
         it has no offset but its row number."""
         wrong = np.zeros(self.batch.num_rows, np.bool_)
-        if self._task.kind == "archive" or not self.placed.any():
+        if not self._has_segments:
             return wrong
-        at = pa.array(np.maximum(self._of_segment, 0))
         for name in PLACE:
-            wrong |= _differ(self._column(name), self._task.segments.column(name).combine_chunks().take(at))
+            wrong |= _differ(self._column(name), self._by_segment(name))
         for name, expected in (("queue_offset", self.offsets), ("rel", self.numbers)):
             column = self._column(name)
             values = np.asarray(pc.fill_null(column, -1), np.int64)
@@ -287,32 +320,86 @@ class _Rows:
                 wrong |= np.asarray(pc.is_valid(column)) & (values != expected)
         return wrong & self.placed
 
+    @property
+    def _has_segments(self) -> bool:
+        return self._task.kind != "archive" and bool(self.placed.any())
+
+    def _by_segment(self, name: str) -> pa.Array:
+        """What the segment of each row says."""
+        at = pa.array(np.maximum(self._of_segment, 0))
+        return self._task.segments.column(name).combine_chunks().take(at)
+
+    def _of_commit(self) -> Iterator[tuple[str, Mask]]:
+        """The columns that differ from what the commit of the row says. What it says of copies is compared in ``copies.py``."""
+        if self._has_segments:
+            for name in ("commit_id", "part"):
+                expected = self._by_segment(name)
+                if expected.null_count < len(expected):
+                    is_known = np.asarray(pc.is_valid(expected))
+                    yield name, _differ(self._column(name), expected) & is_known & self.placed
+            yield "deliver_at", self._due() & self.placed
+        for name in _OF_COPIES:
+            if self._column(name).null_count < self.batch.num_rows:
+                yield name, np.asarray(pc.is_valid(self._column(name))) & ~self._copied
+        if self._sent.any():
+            for name, value in _AS_SENT.items():
+                yield name, np.asarray(pc.fill_null(pc.not_equal(self._column(name), value), True)) & self._sent
+
+    def _due(self) -> Mask:
+        """Rows that are due at another time than their segment. Until a message that was born here is moved to another file,
+        only the segment has the time. Those of a broker's level queue have times of their own, the segment has the least."""
+        due, of_segment = self._column("deliver_at"), self._by_segment("deliver_at")
+        if due.null_count == of_segment.null_count == len(due):
+            return np.zeros(len(due), np.bool_)
+        moved = pc.is_valid(self._column("queue_offset"))
+        wrong = _differ(due, pc.if_else(moved, of_segment, None))
+        in_level = self._in_level_queue & ~self._born_here
+        early = np.asarray(pc.fill_null(pc.less(due, of_segment), pc.is_valid(of_segment)))
+        return np.where(in_level, early, wrong)
+
+    @property
+    def _in_level_queue(self) -> Mask:
+        return np.asarray(pc.fill_null(pc.equal(self._column("topic"), SCHEDULE_TOPIC), False))
+
     def _bodies(self) -> Mask:
         """Bodies of which the CRC is not that of the message. That of a compressed body is of other bytes."""
         flags = np.asarray(pc.fill_null(self._column("sys_flag"), 0), np.int64)
         stored = np.asarray(pc.fill_null(self._column("stored_body_size"), 0), np.int64)
         expected = np.asarray(pc.fill_null(self._column("body_crc"), -1), np.int64)
-        checked = (flags & MessageSysFlag.COMPRESSED_FLAG == 0) & (stored > 0) & (expected >= 0)
+        checked = (flags & MessageSysFlag.COMPRESSED_FLAG == 0) & (stored > 0) & (expected >= 0) | self._sent
         wrong: Mask = checked & (self._crcs & _CRC_BITS != expected)
         return wrong
 
     def _properties(self) -> Mask:
-        properties = self._column("properties")
         wrong = np.zeros(self.batch.num_rows, np.bool_)
         for name, key in _OF_PROPERTIES.items():
-            wrong |= _differ(self._column(name), pc.map_lookup(properties, key, "first"))
+            wrong |= _differ(self._column(name), self._property.first(key))
+        return wrong | self._tags_codes()
+
+    def _tags_codes(self) -> Mask:
+        """Tags codes that are not those of the tags, or of an entry in a broker's level queue not the time of its delivery."""
+        codes = self._column("tags_code")
+        wrong = _differ(codes, tags_codes(self._column("tags")))
+        in_level = self._in_level_queue & ~self._born_here
+        if in_level.any():
+            due = pc.fill_null(pc.not_equal(codes, self._column("deliver_at")), False)
+            wrong = np.where(in_level, np.asarray(due), wrong)
         return wrong
 
     # --- what is compared with other files ---
 
     def copies(self) -> list[pa.Table]:
-        mask = np.asarray(pc.is_valid(self._column("origin_topic"))) & self.placed
+        mask = self._copied & self.placed
         if not mask.any():
             return []
         rows = pa.array(np.flatnonzero(mask))
         columns = {name: self._column(name).take(rows) for name in COPIES.names if name in tables.MSG.names}
-        properties = self._column("properties").take(rows)
-        columns["tries"] = pc.map_lookup(properties, MessageConst.RECONSUME_TIME, "last")
+        columns["tries"] = self._property.last(MessageConst.RECONSUME_TIME).take(rows)
+        of_commit, of_delivery = (
+            sums_of([self._column(name).take(rows) for name in names]) for names in (OF_COMMIT, OF_DELIVERY)
+        )
+        is_delivered = np.asarray(pc.fill_null(pc.equal(columns["cause"], DELIVERED), False))
+        columns["of_commit"] = pa.array(np.where(is_delivered, of_delivery, of_commit))
         return [pa.table(columns | self._sums(mask), schema=COPIES)]
 
     def originals(self) -> list[pa.Table]:
@@ -320,10 +407,9 @@ class _Rows:
         if not mask.any():
             return []
         rows = pa.array(np.flatnonzero(mask))
-        columns = {name: self._column(name).take(rows) for name in (*PLACE, "reconsume_times")}
-        properties = self._column("properties").take(rows)
-        columns["real_topic"] = pc.map_lookup(properties, MessageConst.REAL_TOPIC, "last")
-        columns["real_queue_id"] = pc.map_lookup(properties, MessageConst.REAL_QUEUE_ID, "last")
+        columns = {name: self._column(name).take(rows) for name in (*PLACE, "reconsume_times", "epoch")}
+        columns["real_topic"] = self._property.last(MessageConst.REAL_TOPIC).take(rows)
+        columns["real_queue_id"] = self._property.last(MessageConst.REAL_QUEUE_ID).take(rows)
         columns |= self._sums(mask)
         columns |= self._after_edits(np.flatnonzero(mask), columns)
         return [pa.table([columns[name] for name in ORIGINALS.names], schema=ORIGINALS)]
@@ -331,7 +417,7 @@ class _Rows:
     def _after_edits(self, rows: Numbers, sums: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
         """The sums of some rows after the edits of a redrive. ``sums``: before them."""
         bodies, properties = np.array(sums["body"], np.int64), np.array(sums["properties"], np.uint64)
-        applies = np.ones(len(rows), np.bool_)
+        kept, applies = np.array(sums["kept"], np.uint64), np.ones(len(rows), np.bool_)
         for one in self._task.edits:
             is_edited = one.has(self.offsets[rows])
             for name in PLACE:
@@ -345,10 +431,16 @@ class _Rows:
                 properties[is_edited] = property_sums(pa.array(maps, tables.MSG.field("properties").type))
                 if one.edits.of_body:
                     texts = [(content and content.body) or b"" for content in edited]
+                    before = bodies[is_edited]
                     bodies[is_edited] = [len(text) << 32 | zlib.crc32(text) for text in texts]
+                    plain = pc.bit_wise_and(self._column("sys_flag"), ~MessageSysFlag.COMPRESSED_FLAG)
+                    kept[is_edited] = np.where(
+                        bodies[is_edited] != before, self._kept(rows[is_edited], plain), kept[is_edited]
+                    )
         return {
             "edited_body": pa.array(bodies, mask=~applies),
             "edited_properties": pa.array(properties, mask=~applies),
+            "edited_kept": pa.array(kept, mask=~applies),
         }
 
     def _named(self) -> Mask:
@@ -374,7 +466,13 @@ class _Rows:
             "key": pa.array([-1 if text is None else zlib.crc32(text.encode()) for text in texts], pa.int64()),
             "body": pa.array((sizes << 32 | self._crcs)[mask]),
             "properties": pa.array(property_sums(self._column("properties").take(rows))),
+            "kept": pa.array(self._kept(np.flatnonzero(mask), self._column("sys_flag"))),
         }
+
+    def _kept(self, rows: Numbers, flags: pa.Array) -> Sums:
+        """The sums of the columns ``_KEPT``. ``flags``: of all rows, as ``sys_flag``."""
+        columns = (flags if name == "sys_flag" else self._column(name) for name in _KEPT)
+        return sums_of([column.take(pa.array(rows)) for column in columns])
 
     def filtered(self) -> Iterator[tuple[Numbers, Numbers, Sums]]:
         first, count = int(self.numbers[0]), self.batch.num_rows
@@ -390,6 +488,17 @@ class _Rows:
             sums = np.concatenate([[np.uint64(0)], np.cumsum(np.where(others, hashes(self.offsets), np.uint64(0)))])
             begins, ends = begins[touched], ends[touched]
             yield several.numbers[touched], counts[ends] - counts[begins], sums[ends] - sums[begins]
+
+
+def sums_of(columns: Sequence[pa.Array]) -> Sums:
+    """A hash of the values of each row, texts or numbers."""
+    sums = np.zeros(len(columns[0]), np.uint64)
+    for column in columns:
+        if pa.types.is_string(column.type):
+            encoded = column.dictionary_encode()  # neighbours often have the same
+            column = pa.array(text_hashes(encoded.dictionary)).take(encoded.indices)
+        sums = hashes(sums ^ np.asarray(pc.fill_null(column, -1), np.int64).view(np.uint64))
+    return sums
 
 
 def property_sums(maps: pa.Array) -> Sums:
@@ -412,12 +521,14 @@ def _differ(left: pa.Array, right: pa.Array) -> Mask:
     return unequal | one_null
 
 
-def _places(task: ContentTask, problem: Problem, rows: Numbers, offsets: Numbers) -> list[RowProblem]:
+def _places(task: ContentTask, kind: _Kind, rows: Numbers, offsets: Numbers) -> list[RowProblem]:
     """The messages of some rows, as ranges of offsets."""
+    problem, column = kind
+    detail = f"of {column}" if column else None
     firsts, ends = task.segments.column("first_row").to_numpy(), task.segments.column("end_offset").to_numpy()
     of_segment = np.searchsorted(firsts, rows, side="right") - 1
     if not len(firsts):
-        return [RowProblem(problem, None, detail=f"{len(rows):,} rows, the first is row {rows[0]}")]
+        return [RowProblem(problem, None, detail=_joined(detail, f"{len(rows):,} rows, the first is row {rows[0]}"))]
     of_segment = np.where((of_segment < 0) | (offsets >= ends[of_segment]), -1, of_segment)
     breaks = np.flatnonzero((np.diff(rows) != 1) | (np.diff(of_segment) != 0)) + 1
     runs = list(zip([0, *breaks.tolist()], [*breaks.tolist(), len(rows)], strict=True))
@@ -425,12 +536,18 @@ def _places(task: ContentTask, problem: Problem, rows: Numbers, offsets: Numbers
     for begin, end in runs[:_MOST_PLACES]:
         number = int(of_segment[begin])
         if number < 0:
-            problems.append(RowProblem(problem, None, detail=f"rows [{rows[begin]}, {rows[end - 1] + 1})"))
+            problems.append(
+                RowProblem(problem, None, detail=_joined(detail, f"rows [{rows[begin]}, {rows[end - 1] + 1})"))
+            )
             continue
         segment = task.segments.slice(number, 1).to_pylist()[0]
         queue = tables.queue_of_row(segment)
-        problems.append(RowProblem(problem, queue, int(offsets[begin]), int(offsets[end - 1]) + 1))
+        problems.append(RowProblem(problem, queue, int(offsets[begin]), int(offsets[end - 1]) + 1, detail))
     if len(runs) > _MOST_PLACES:
         rest = sum(end - begin for begin, end in runs[_MOST_PLACES:])
-        problems.append(RowProblem(problem, None, detail=f"and {rest:,} more messages of the file"))
+        problems.append(RowProblem(problem, None, detail=_joined(detail, f"and {rest:,} more messages of the file")))
     return problems
+
+
+def _joined(*facts: str | None) -> str:
+    return "; ".join(filter(None, facts))

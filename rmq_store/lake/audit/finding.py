@@ -79,6 +79,7 @@ class Problem(StrEnum):
     FILE_CHANGED = "file changed"
     DIGEST_NOT_RECORDED_ONCE = "digest not recorded once"
     MESSAGE_ELSEWHERE = "message at another place"
+    MESSAGE_DIFFERS_FROM_COMMIT = "message differs from its commit"
     BODY_DIFFERS = "body differs"
     PROPERTIES_DIFFER = "properties differ"
     COPY_OF_ANOTHER_MESSAGE = "copy of another message"
@@ -288,9 +289,16 @@ ADVICE: Mapping[Problem, Advice] = {
         "rows of a file are not at the places that their commit gave them: some are missing, doubled or exchanged",
         _RESTORE_FILE,
     ),
+    Problem.MESSAGE_DIFFERS_FROM_COMMIT: Advice(
+        "a message has not the values that follow from the record of its commit, such as when it is due, or of a retry the "
+        "epoch of its group: it may be delivered at another time, or be dropped as one of before a delete of the group",
+        _RESTORE_FILE,
+    ),
     Problem.BODY_DIFFERS: Advice("a body has not the CRC that its producer or broker computed", _RESTORE_FILE),
     Problem.PROPERTIES_DIFFER: Advice(
-        "the unique key, the keys or the tags of a message are not those of its properties", _RESTORE_FILE
+        "the unique key, the keys, the tags or the tags code of a message are not those of its properties: subscriptions to "
+        "tags may leave it out",
+        _RESTORE_FILE,
     ),
     Problem.COPY_OF_ANOTHER_MESSAGE: Advice(
         "a retry, a dead letter or a delivered message has not the unique key of the message that it names",
@@ -300,8 +308,8 @@ ADVICE: Mapping[Problem, Advice] = {
         "a retry, a dead letter or a delivered message has not the body of the message that it names", _RESTORE_FILE
     ),
     Problem.COPY_PROPERTIES_DIFFER: Advice(
-        "a retry, a dead letter, a delivered or a redriven message has not the properties of users, or not the number of "
-        "attempts, that follow from the message that it names and from the edits of its redrive",
+        "a retry, a dead letter, a delivered or a redriven message has not the properties of users, the flags, the time of "
+        "birth or the number of attempts that follow from the message that it names and from the edits of its redrive",
         _RESTORE_FILE,
     ),
     Problem.FILTERED_DIFFERS: Advice(

@@ -1,7 +1,8 @@
 """``rmq audit --full``: reads every file once, and proves what the rows hold (docs/decisions/0018-digests.md).
 
 - The bytes of each file are those that its commit wrote, and recorded once.
-- Each row is at the place that its segment says, and its body has its CRC.
+- Each row is at the place that its segment says, its body has its CRC, and its tags code is that of its tags.
+- Each row has what its commit gave it: of a message when it is due, of a copy also the pass, the window and the epoch.
 - A copy is the copy of the message that it names, with the edits of its redrive and the attempts that follow, and went
   where that message says.
 - A window filtered the messages that do not match its subscription, and no others.
@@ -20,7 +21,7 @@ import pyarrow.compute as pc
 from rmq_store.errors import RmqError
 from rmq_store.lake.audit import edits
 from rmq_store.lake.audit.audit import passing_over, with_named_shards
-from rmq_store.lake.audit.copies import compare_copies
+from rmq_store.lake.audit.copies import COMMITS, compare_copies
 from rmq_store.lake.audit.file_content import (
     MESSAGE_KINDS,
     ORIGIN,
@@ -67,7 +68,9 @@ FROM ({without_record("(SELECT * FROM ctl_files WHERE sha256 IS NOT NULL)")}) n
 name."""
 
 _SEGMENTS = f"""
-SELECT shard, file, {", ".join(SEGMENTS.names)} FROM segments
+SELECT shard, file, {", ".join(SEGMENTS.names[:-2])},
+    CASE WHEN action <> 'compact' THEN commit_id END AS commit_id, CASE WHEN action <> 'compact' THEN part END AS part
+FROM segments
 WHERE (shard, file) IN (SELECT (shard, file) FROM live_files)
 ORDER BY shard, file, first_row
 """
@@ -101,16 +104,16 @@ class FullReport:
 
 
 def full(store: LakeStore, engine: Engine, progress: Progress | None = None) -> FullReport:
-    """Read every file. Memory: per slot of the engine a file and 10,000 of its rows; and here about 150 bytes for each copy.
+    """Read every file. Memory: per slot of the engine a file and 10,000 of its rows; and here about 170 bytes for each copy.
     ``progress`` counts bytes.
 
     What cannot be read is a finding. Raises only what ``engine`` raises for tasks that could not run.
     """
     report, store = FullReport([]), with_named_shards(store)
     try:
-        texts = (_FILES, _DIGESTS, _SEGMENTS, Filters.QUERY, _LEAST, edits.COMMITS, edits.RANGES)
+        texts = (_FILES, _DIGESTS, _SEGMENTS, Filters.QUERY, _LEAST, edits.COMMITS, edits.RANGES, COMMITS)
         answers = passing_over(store, report.findings, lambda: queries(store, texts))
-        files, digests, segments, ranges, least, redrives, redriven = answers
+        files, digests, segments, ranges, least, redrives, redriven, commits = answers
     except (RmqError, OSError, ValueError) as error:
         report.findings.append(Finding(shard="", problem=Problem.NOT_AUDITED, detail=f"contents of files: {error}"))
         return report
@@ -125,6 +128,7 @@ def full(store: LakeStore, engine: Engine, progress: Progress | None = None) -> 
             _origins(shard, engine),
             Filters(ranges.filter(of_shard)),
             edits.edited_letters(redrives.filter(of_shard), redriven.filter(of_shard)),
+            commits.filter(of_shard),
             {queue_of_row(row): row["value"] for row in least.filter(of_shard).to_pylist()},
             sizes[shard.name],
         )
@@ -196,6 +200,8 @@ class _ShardContent:
     origins: Mapping[MessageQueue, Numbers]
     filters: Filters
     edited: Sequence[edits.EditedLetters]
+    commits: pa.Table
+    """As ``copies.COMMITS``."""
     least: Mapping[MessageQueue, int]
     sizes: Mapping[str, int]
 
@@ -226,7 +232,7 @@ class _ShardContent:
             if progress:
                 progress(before + passed, total)
         report.without_digest = sum(task.sha256 is None for task in tasks)
-        compared = compare_copies(self.shard, copies, originals, self.least, failed)
+        compared = compare_copies(self.shard, copies, originals, self.commits, self.least, failed)
         report.findings += compared.findings
         report.copies, report.copies_without_message = compared.copies, compared.without_message
         report.findings += self.filters.findings(self.shard.name, self.least, failed)

@@ -1,4 +1,4 @@
-"""Edits of properties on whole columns: ``PropertyEdits.apply`` for a map array, without a dict per message."""
+"""Edits and lookups of properties on whole columns: ``PropertyEdits.apply`` for a map array, without a dict per message."""
 
 from __future__ import annotations
 
@@ -11,6 +11,35 @@ import pyarrow.compute as pc
 
 Values: TypeAlias = "str | pa.Array"
 """One value for all rows, or one per row."""
+
+
+class MapLookup:
+    """Values of a map array by name. Several names cost much less than as many ``pc.map_lookup``."""
+
+    def __init__(self, maps: pa.MapArray) -> None:
+        bounds = np.asarray(maps.offsets)
+        begin, length = (
+            int(bounds[0]),
+            int(bounds[-1] - bounds[0]),
+        )  # the entries of a slice are those of the larger array, too
+        self._bounds = bounds - begin
+        self._names = maps.keys.slice(begin, length).dictionary_encode()
+        self._values = maps.items.slice(begin, length)
+
+    def first(self, name: str) -> pa.Array:
+        """The first value of the name in each map; null without one."""
+        return self._chosen(name, slice(None, None, -1))
+
+    def last(self, name: str) -> pa.Array:
+        """The last value of the name in each map; null without one."""
+        return self._chosen(name, slice(None))
+
+    def _chosen(self, name: str, order: slice) -> pa.Array:
+        number = pc.index(self._names.dictionary, name).as_py()
+        entries = np.flatnonzero(np.asarray(self._names.indices) == number)[order]
+        at = np.full(len(self._bounds) - 1, -1)
+        at[np.searchsorted(self._bounds, entries, side="right") - 1] = entries  # of equal rows the last one stays
+        return self._values.take(pa.array(at, mask=at < 0))
 
 
 def edit_maps(
