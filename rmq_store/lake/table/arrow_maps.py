@@ -18,10 +18,7 @@ class MapLookup:
 
     def __init__(self, maps: pa.MapArray) -> None:
         bounds = np.asarray(maps.offsets)
-        begin, length = (
-            int(bounds[0]),
-            int(bounds[-1] - bounds[0]),
-        )  # the entries of a slice are those of the larger array, too
+        begin, length = int(bounds[0]), int(bounds[-1] - bounds[0])  # a slice has the entries of all rows
         self._bounds = bounds - begin
         self._names = maps.keys.slice(begin, length).dictionary_encode()
         self._values = maps.items.slice(begin, length)
