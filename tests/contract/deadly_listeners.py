@@ -156,6 +156,11 @@ def _kill_starter() -> None:
     time.sleep(10_000)
 
 
+def _stop_starter() -> None:
+    os.kill(os.getppid(), signal.SIGSTOP)
+    time.sleep(10_000)
+
+
 def _kill_starter_once() -> None:
     """It leaves a file in the current folder."""
     try:

@@ -97,7 +97,7 @@ RAISES = {
 FINE = ("fork_sleepers", "fork_and_return", "print_garbage", "thread_left", "at_exit")
 LATE = ("sleep", "stop")
 LIMITED = ("spin", "close_all")
-OF_STARTERS = ("kill_starter", "kill_starter_once")
+OF_STARTERS = ("kill_starter", "kill_starter_once", "stop_starter")
 
 
 def test_the_table_has_every_way() -> None:
@@ -136,6 +136,24 @@ def test_no_message_fails_when_the_starter_of_its_process_is_killed(
         consumed(store, f"kill_starter{form}", max_reconsume_times=0, **mode)
     groups = store.query("SELECT group_name FROM windows WHERE group_name LIKE 'kill_starter_-%'").to_pylist()
     assert groups == []
+
+
+def test_a_starter_that_is_stopped_is_killed(store: rmq_store.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_STATUS_MS", 500)
+    with pytest.raises(ListenerNotStarted, match="ended 3 times in a row"):
+        consumed(store, "stop_starter", listener_timeout=1)
+
+
+def test_a_starter_that_was_killed_leaves_no_file_open(store: rmq_store.Store) -> None:
+    def windows() -> int:
+        for _ in range(3):
+            consumed(store, "at_exit")
+            assert processes._server is not None
+            processes._server._process.kill()
+        pool.close()
+        return int(psutil.Process().num_fds())
+
+    assert windows() == windows()
 
 
 def test_what_is_an_exception_in_the_listener_is_one_as_before(store: rmq_store.Store) -> None:

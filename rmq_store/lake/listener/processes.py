@@ -27,6 +27,10 @@ LOOK_EVERY_MS: Final = 200
 _CLOSING_MS: Final = 2_000
 """So long after the end of the pipe the end of the process is awaited."""
 
+_STATUS_MS: Final = 30_000
+_STARTING_MS: Final = 120_000
+"""So long the process that starts the others may take to tell the end of one, and to start one: a stopped one never does."""
+
 STARTS: Final = 2
 """So often the process that starts the others is started where it ends before a listener is loaded."""
 ENDED_TWICE: Final = (
@@ -101,14 +105,26 @@ class _Server:
         """A new process: its id, and the pipe that will tell its status. Raises ConnectionError when the server has ended."""
         status, other_end = os.pipe()
         try:
-            socket.send_fds(self._control, [b"spawn"], [channel, board, other_end])
-        finally:
-            os.close(other_end)
-        answer = os.read(status, 4)
-        if len(answer) < 4:
+            try:
+                socket.send_fds(self._control, [b"spawn"], [channel, board, other_end])
+            finally:
+                os.close(other_end)
+            answer = self.told(status, _STARTING_MS)
+            if answer is None:
+                raise ConnectionResetError("it has ended before it answered")
+        except BaseException:
             os.close(status)
-            raise ConnectionResetError("it has ended before it answered")
-        return int.from_bytes(answer, "little", signed=True), status
+            raise
+        return answer, status
+
+    def told(self, status: int, most_ms: int) -> int | None:
+        """The next number in the pipe of a process; None: this process has ended. It is killed if it tells nothing."""
+        poll = select.poll()
+        poll.register(status, select.POLLIN)
+        if not poll.poll(most_ms):
+            self._process.kill()
+        data = os.read(status, 4)
+        return int.from_bytes(data, "little", signed=True) if len(data) == 4 else None
 
     def send(self, words: str) -> None:
         with suppress(OSError):  # it has died, and the processes with it
@@ -118,7 +134,11 @@ class _Server:
         """End all processes, and wait for it."""
         self.send("bye")
         self._control.close()
-        self._process.wait()
+        try:
+            self._process.wait(_STATUS_MS / 1000)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
     def forget(self) -> None:
         """In a fork of the process that it belongs to."""
@@ -292,10 +312,10 @@ class ListenerProcess:
     def _wait(self) -> int | None:
         """Wait for its end: its status, None when the process that started it has died, too."""
         self._channel.close()
-        status = os.read(self._status, 4)
+        status = self._server.told(self._status, _STATUS_MS)
         self._close()
-        self.is_starter_dead = len(status) < 4
-        return None if self.is_starter_dead else int.from_bytes(status, "little", signed=True)
+        self.is_starter_dead = status is None
+        return status
 
     def _close(self) -> None:
         """It has ended, or ends: nothing is asked any more."""
