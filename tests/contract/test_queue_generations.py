@@ -227,6 +227,86 @@ def test_lost_entries_of_a_topic_that_was_deleted_leave_nothing_out_in_silence(b
     assert [row["body"] for row in broker.rmq.json("sql", BODIES)] == bodies_of("b", 0, 30)
 
 
+def damaged(folder: str, *bodies: str) -> None:
+    """The records with these bodies are damaged, each in its magic code."""
+    file = Path(folder, "commitlog", f"{0:020}")
+    log = bytearray(file.read_bytes())
+    source = LocalFileSource(Path(folder))
+    for _, item in list(read_log(source, list_commit_log(source))):
+        if isinstance(item, Record) and item.stored_body.decode() in bodies:
+            log[item.commit_log_offset + 4] ^= 0xFF
+    file.write_bytes(log)
+
+
+@pytest.mark.parametrize(
+    ("imported", "lost", "gaps"),
+    [
+        (3, ["b003"], [(6, 7)]),  # the one at the offset of a message that was deleted
+        (3, ["b005"], []),  # the last one
+        (3, ["b000"], [(3, 4)]),
+        (0, ["b000"], []),
+        (0, ["b000", "b001", "b005"], []),
+    ],
+)
+def test_a_damaged_record_makes_no_message_of_a_deleted_topic_alive(
+    broker: Broker, imported: int, lost: list[str], gaps: list[tuple[int, int]]
+) -> None:
+    """Other entries of the queue, and their order, prove it. ``imported``: how many messages before the delete."""
+    broker.sends(*sent("a", 0, imported))
+    if imported:
+        broker.imported()
+    broker.sends(*sent("a", imported, 8))
+    broker.deletes_topic()
+    broker.sends(*sent("b", 0, 6), *sent("u", 0, 1, "U"))
+    files = broker.files()
+    damaged(files, *lost)
+    answer = broker.rmq.json("import-store", files, "--broker", "broker-a", "--salvage")
+    assert (answer["deleted"], [(gap["begin"], gap["end"]) for gap in answer["queue_gaps"]]) == (8 - imported, gaps)
+    assert [begun["base"] for begun in answer["begun_again"]] == [3] * bool(imported)
+    kept = [body for body in bodies_of("b", 0, 6) if body not in lost]
+    assert [row["body"] for row in broker.rmq.json("sql", BODIES)] == bodies_of("a", 0, imported) + kept
+    assert broker.rmq.json("audit")["audit"] == []
+
+
+def test_no_generation_begins_in_the_middle_of_the_newest_one(broker: Broker) -> None:
+    """Not with --salvage either: behind a damaged end that an import has left out is a gap."""
+    broker.sends(*sent("a", 0, 8))
+    broker.imported()
+    broker.sends(*sent("a", 8, 9))
+    broker.deletes_topic()
+    broker.sends(*sent("b", 0, 5), *sent("u", 0, 1, "U"))
+    for count, gaps in ((1, []), (4, [(12, 13)])):
+        files = broker.files()
+        damaged(files, "b004")
+        answer = broker.rmq.json("import-store", files, "--broker", "broker-a", "--salvage")
+        assert [(gap["begin"], gap["end"]) for gap in answer["queue_gaps"]] == gaps
+        assert len(answer["begun_again"]) == (count == 1)
+        broker.sends(*sent("b", 5, 8))
+
+
+@pytest.mark.parametrize("copied", [0, 1, 3])
+def test_entries_that_are_newer_than_the_copy_of_the_log(broker: Broker, copied: int) -> None:
+    """A copy of a running broker has the first ``copied`` messages of the newest topic, and the entries of all five."""
+    broker.sends(*sent("a", 0, 5))
+    broker.imported()
+    broker.sends(*sent("a", 5, 8))
+    broker.deletes_topic()
+    broker.sends(*sent("b", 0, 5))
+    files = broker.files()
+    ends = Path(files, "commitlog", f"{0:020}")
+    source = LocalFileSource(Path(files))
+    begins = [
+        item.commit_log_offset for _, item in read_log(source, list_commit_log(source)) if isinstance(item, Record)
+    ]
+    ends.write_bytes(ends.read_bytes()[: begins[8 + copied]].ljust(FILE_BYTES, b"\0"))
+    answer = broker.rmq.json("import-store", files, "--broker", "broker-a")
+    assert (answer["messages"], answer["deleted"]) == (3 + copied, 3 if copied else 0)
+    answer = broker.imported()
+    assert (answer["messages"], answer["begun_again"] == []) == (5 - copied, copied > 0)
+    old = bodies_of("a", 0, 5 if copied else 8)
+    assert [row["body"] for row in broker.rmq.json("sql", BODIES)] == old + bodies_of("b", 0, 5)
+
+
 ROWS = "SELECT queue_id, decode(body) AS body FROM messages WHERE topic = 'T' ORDER BY queue_id, queue_offset"
 
 

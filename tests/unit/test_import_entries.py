@@ -57,7 +57,7 @@ def reader_of(source: CountedSource) -> EntryReader:
         folder = f"consumequeue/T/{queue.queue_id}"
         files = mapped_file_queue(folder, source.list(folder)).files
         queues["T", queue.queue_id] = ConsumeQueueFiles(source, "T", queue.queue_id, files)
-    return EntryReader(source, queues)
+    return EntryReader(source, queues, 1 << 20)
 
 
 def offsets(reader: EntryReader, begin: int, count: int, chunks: int = 1) -> list[list[int]]:

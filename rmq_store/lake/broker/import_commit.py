@@ -9,7 +9,7 @@ recorded only when they differ from those of the last import; else ``configs_of`
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
@@ -174,11 +174,13 @@ def new_generations(job: ImportJob, positions: Positions, read: LogRead) -> dict
 
     It is certain where the log before the part is known to be the imported one, and the broker's entry proves that the offset
     is that of the newest generation: then the messages of those before have no entry. A generation begins at the broker's
-    offset 0; where a salvage has left out its first messages, the first one that is there counts. In a queue without entries
+    offset 0; where the entry of its first message points to damage that this salvage leaves out, the first message that is
+    there counts. An offset that comes again elsewhere begins none. In a queue without entries
     the last message with offset 0 begins the newest generation that the log has.
     """
     if positions.get(import_id(job.broker_name)) != read.begin:
         return {}
+    skipped = _skipped(read, read.begin)
     firsts: dict[MessageQueue, Produced] = {}
     for segment in read.produced:
         first = firsts.setdefault(segment.queue, segment)
@@ -187,26 +189,28 @@ def new_generations(job: ImportJob, positions: Positions, read: LogRead) -> dict
     return {
         (queue.topic, queue.queue_id): positions.max_offset(queue)
         for queue, first in firsts.items()
-        if (first.base or 0) < positions.max_offset(queue) and _begins_again(job, first)
+        if (first.base or 0) < positions.max_offset(queue) and _begins_again(job, first, skipped)
     }
 
 
-def _begins_again(job: ImportJob, first: Produced) -> bool:
-    """Whether a segment before the end of its queue begins a generation."""
-    if _has_entry(job, first):
-        return job.salvage or not _broker_offset(job, first)
-    return not _broker_offset(job, first) and job.without_entries(first.queue)
+def _begins_again(job: ImportJob, first: Produced, skipped: Sequence[Skipped]) -> bool:
+    """Whether a segment before the end of its queue begins a generation. Where it has an entry, that it is one of this message
+    was compared before."""
+    offset, written = _broker_offset(job, first), job.written(first.queue)
+    if not offset:
+        return offset in written or job.without_entries(first.queue)
+    return offset in written and _is_damaged(job, first.queue, written, skipped)
+
+
+def _is_damaged(job: ImportJob, queue: MessageQueue, written: range, skipped: Sequence[Skipped]) -> bool:
+    """Whether the entry of the queue's first message points to a place of this part that a salvage leaves out."""
+    begin = job.queues[queue.topic, queue.queue_id].entry(written.start).commit_log_offset
+    return any(skip.begin <= begin < skip.end for skip in skipped)
 
 
 def _broker_offset(job: ImportJob, segment: Produced) -> int:
     """The broker's offset of the segment's first message."""
     return (segment.base or 0) - job.bases.get((segment.queue.topic, segment.queue.queue_id), 0)
-
-
-def _has_entry(job: ImportJob, segment: Produced) -> bool:
-    """Whether the broker has an entry of the segment's first message. That it is one of this message was compared before."""
-    files = job.queues.get((segment.queue.topic, segment.queue.queue_id))
-    return files is not None and _broker_offset(job, segment) in files.written()
 
 
 def _comes_again(job: ImportJob, read: LogRead, segment: Produced, known: int) -> str:

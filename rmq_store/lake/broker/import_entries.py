@@ -6,9 +6,12 @@ and made again have no entry. Where a queue has no entries at all, the order of 
 
 from __future__ import annotations
 
+import sys
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from operator import itemgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +35,11 @@ _BLOCK_BYTES = 8 << 20
 """The largest block of a queue that is kept for the next chunks of a task."""
 _BLOCKS_BYTES = 64 << 20
 """All blocks of a task."""
+_LOST_IN_FRONT = 1024
+"""Among so many entries of a queue the first one is looked for that is not lost."""
+_SIZE_BYTES = 4
+"""TOTALSIZE of a record: zeros where nothing is written."""
+_NO_ENTRY = np.zeros(1, ENTRY)[0]
 _THREADS = 16
 """Reads from an object store at once."""
 
@@ -49,13 +57,62 @@ class Slots:
         return self.begin + self.count
 
 
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """The entries of a queue whose messages the log has: all are of its newest generation."""
+
+    written: range
+    """Queue offsets, as ``ConsumeQueueFiles.written``."""
+    first: tuple[int, np.void] | None
+    """Queue offset and entry of the first one that is not lost; None: not found."""
+    last: np.void
+    log_end: int
+    """Entries that point here or further on are of messages that the log does not have yet."""
+
+
+def newest_entries(source: FileSource, files: ConsumeQueueFiles, file_bytes: int) -> Newest:
+    """``file_bytes``: of each file of the log. The entries of a broker that is running, or of a copy of it, may be newer than
+    its log."""
+    written, log_end = files.written(), sys.maxsize
+
+    def is_ahead(slot: int) -> bool:
+        entry = files.entry(slot)
+        return entry.is_written and not any(_log_bytes(source, file_bytes, entry.commit_log_offset, _SIZE_BYTES))
+
+    if written and is_ahead(written[-1]):
+        stop = written.start + bisect_left(written, True, key=is_ahead)
+        written, log_end = range(written.start, stop), files.entry(stop).commit_log_offset
+    if not written:
+        return Newest(written, None, _NO_ENTRY, log_end)
+    in_front = files.entries(written.start, min(written.start + _LOST_IN_FRONT, written.stop))
+    firsts = ((slot, _as_entry(entry)) for slot, entry in enumerate(in_front, written.start) if entry.is_written)
+    return Newest(written, next(firsts, None), _as_entry(files.entry(written[-1])), log_end)
+
+
+def _as_entry(entry: ConsumeQueueEntry) -> np.void:
+    item: np.void = np.array([(entry.commit_log_offset, entry.size, entry.tags_code)], ENTRY)[0]
+    return item
+
+
+def _log_bytes(source: FileSource, file_bytes: int, at: int, size: int) -> bytes:
+    """Of the log, as far as its file has them."""
+    start = at - at % file_bytes
+    try:
+        return source.read(f"{LOG_FOLDER}/{start:020}", at - start, at - start + size)
+    except BadData:
+        return b""
+
+
 class EntryReader:
     """Reads the entries of one task, whose chunks come in log order: the first read of a queue takes what the task's later
     chunks may need of it, so that a queue costs about one read a task."""
 
-    def __init__(self, source: FileSource, queues: Mapping[QueueKey, ConsumeQueueFiles]) -> None:
+    def __init__(self, source: FileSource, queues: Mapping[QueueKey, ConsumeQueueFiles], file_bytes: int) -> None:
+        """``file_bytes``: of each file of the log."""
         self._source = source
         self._queues = queues
+        self._file_bytes = file_bytes
+        self._newest: dict[MessageQueue, Newest] = {}
         self._blocks: dict[MessageQueue, tuple[int, Entries]] = {}
         self._block_entries = min(_BLOCK_BYTES, _BLOCKS_BYTES // max(len(queues), 1)) // UNIT_BYTES
 
@@ -76,6 +133,30 @@ class EntryReader:
             self._blocks[block.queue] = (block.begin, read)
             answers[number] = read[: several[number].count]
         return [answer for answer in answers if answer is not None]
+
+    def newest(self, queue: MessageQueue) -> Newest:
+        """What the queue's files have, as they were when the task first asked."""
+        if queue not in self._newest:
+            self._newest[queue] = newest_entries(
+                self._source, self._queues[queue.topic, queue.queue_id], self._file_bytes
+            )
+        return self._newest[queue]
+
+    def has_record(self, queue: MessageQueue, queue_offset: int, entry: np.void) -> bool | None:
+        """Whether the log has the record of this queue offset where the entry points; None: it has no whole record there."""
+        at, size = int(entry["commit_log_offset"]), int(entry["size"])
+        record = record_at(_log_bytes(self._source, self._file_bytes, at, size), 0, at)
+        if not isinstance(record, Record):
+            return None
+        return (record.topic, record.queue_id, record.queue_offset) == (queue.topic, queue.queue_id, queue_offset)
+
+    def is_followed(self, queue: MessageQueue, slot: int) -> bool:
+        """Whether the next entry points to where the record of this one has ended, or further on."""
+        written = self.newest(queue).written
+        if slot not in written or slot + 1 not in written:
+            return False
+        entry, after = self._queues[queue.topic, queue.queue_id].entries(slot, slot + 2)
+        return entry.commit_log_offset + entry.size <= after.commit_log_offset
 
     def _block(self, slots: Slots, chunks: int) -> Slots:
         return Slots(slots.queue, slots.begin, max(slots.count, min(slots.count * chunks, self._block_entries)))
@@ -117,25 +198,44 @@ class Run:
         return Slots(self.queue, self.begin, len(self.physical))
 
 
-def of_a_deleted_topic(
-    source: FileSource, file_bytes: int, files: ConsumeQueueFiles | None, run: Run, entries: Entries
-) -> npt.NDArray[np.bool_]:
+def of_a_deleted_topic(reader: EntryReader, run: Run, entries: Entries, salvage: bool) -> npt.NDArray[np.bool_]:
     """Mask of the messages of a run that belong to a topic which was deleted and made again: the broker's entry at their
-    offset points further on in the log, or the queue ends before that offset with an entry that does. An entry that is missing
-    in front of others was lost: its message is that of the log. ``file_bytes``: of each file of the log."""
-    newest = entries.copy()
-    slots = np.arange(run.begin, run.slots.end)
-    missing = newest["size"] == 0
-    if files and missing.any():
-        written = files.written()
-        last = files.entry(written.stop - 1) if written else ConsumeQueueEntry(0, 0, 0)
-        behind = missing & (slots >= written.stop)
-        newest[behind] = (last.commit_log_offset, last.size, last.tags_code)
-        slots[behind] = written.stop - 1
-    orphaned = newest["commit_log_offset"] > run.physical
-    if orphaned.any() and not _has_record(source, file_bytes, run.queue, int(slots[orphaned][0]), newest[orphaned][0]):
-        orphaned[:] = False  # the entries are wrong, not the messages: compare raises
-    return orphaned
+    offset, or the last one where the queue ends before it, points further on in the log, and so does the queue's first entry,
+    which in a queue that was never deleted points to an earlier message. An entry that is missing in front of others was lost:
+    its message is that of the log. An entry that points further on, to where the log has nothing yet, is of a message that is
+    still to come, and is set to zeros.
+
+    One record of these entries in the log shows that they are this queue's. Where all that were looked at are damaged, the
+    order of the entries counts. No other entry confirms the queue's first one: it counts with its record, and where that is
+    damaged only with ``salvage``, if the next entry follows it.
+    """
+    offsets = np.arange(run.begin, run.slots.end)
+    is_later: npt.NDArray[np.bool_] = entries["commit_log_offset"] > run.physical
+    if reader.files(run.queue) is None or (entries["size"].all() and not is_later.any()):
+        return np.zeros(len(offsets), np.bool_)
+    newest = reader.newest(run.queue)
+    entries[is_later & (entries["commit_log_offset"] >= newest.log_end)] = _NO_ENTRY
+    is_behind = (entries["size"] == 0) & (offsets >= newest.written.stop)
+    seen = np.where(is_behind, newest.last, entries)
+    slots = np.where(is_behind, newest.written.stop - 1, offsets)
+    is_later = seen["commit_log_offset"] > run.physical
+    if not is_later.any():
+        return is_later
+    known = list(zip(slots[is_later].tolist(), seen[is_later], strict=True))
+    first, entry = known[0] if newest.first is None else min(known[0], newest.first, key=itemgetter(0))
+    shown = (reader.has_record(run.queue, *one) for one in (known[0], (first, entry), known[-1]))
+    is_shown = next((has_record for has_record in shown if has_record is not None), None)
+    if is_shown is False:  # the entries are wrong, not the messages: compare raises
+        return np.zeros(len(offsets), np.bool_)
+    is_older: npt.NDArray[np.bool_] = is_later & (offsets > first) & (run.physical < entry["commit_log_offset"])
+    if is_shown is None:
+        is_older &= seen["commit_log_offset"] >= entry["commit_log_offset"]
+    for at in np.flatnonzero(is_later & (offsets == first)):
+        has_record = reader.has_record(run.queue, first, entry)
+        is_before = run.physical[at] + run.sizes[at] <= entry["commit_log_offset"]
+        is_damaged = has_record is None and salvage and is_before and reader.is_followed(run.queue, first)
+        is_older[at] = has_record or is_damaged
+    return is_older
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,20 +266,6 @@ def newest_begins(pieces: Iterable[Mapping[QueueKey, LogOrder]]) -> dict[QueueKe
     for key, order in (item for piece in pieces for item in piece.items()):
         orders[key] = orders.get(key, order).with_piece(order)
     return {key: order.begin for key, order in orders.items() if order.first < order.begin}
-
-
-def _has_record(source: FileSource, file_bytes: int, queue: MessageQueue, queue_offset: int, entry: np.void) -> bool:
-    """Whether the log has the record of this queue offset where the entry points."""
-    at, size = int(entry["commit_log_offset"]), int(entry["size"])
-    start = at - at % file_bytes
-    try:
-        data = source.read(f"{LOG_FOLDER}/{start:020}", at - start, at - start + size)
-    except BadData:
-        return False
-    record = record_at(data, 0, at)
-    if not isinstance(record, Record):
-        return False
-    return (record.topic, record.queue_id, record.queue_offset) == (queue.topic, queue.queue_id, queue_offset)
 
 
 def take_delivery_times(codes: npt.NDArray[np.int64], entries: Entries) -> bool:

@@ -30,6 +30,7 @@ from rmq_store.lake.broker.import_entries import (
     LogOrder,
     Run,
     compare,
+    newest_entries,
     of_a_deleted_topic,
     take_delivery_times,
 )
@@ -107,8 +108,12 @@ class ImportJob:
         key = (queue.topic, queue.queue_id)
         if key in self.batch_queues or isinstance(self.source, RocksDbSource):
             return False
-        files = self.queues.get(key)
-        return files is None or not files.written()
+        return not self.written(queue)
+
+    def written(self, queue: MessageQueue) -> range:
+        """The queue offsets that have entries of messages that the log has."""
+        files = self.queues.get((queue.topic, queue.queue_id))
+        return newest_entries(self.source, files, self.file_bytes).written if files else range(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +184,7 @@ def _imported(job: ImportJob, task: ImportTask, attempt: str) -> ImportResult:
     messages = deleted = 0
     torn: Damage | None = None
     last: Written | None = None
-    reader = EntryReader(job.source, job.queues)
+    reader = EntryReader(job.source, job.queues, job.file_bytes)
     delays: dict[int, int] = {}
     orders: dict[QueueKey, LogOrder] = {}
     while True:
@@ -367,8 +372,7 @@ def _sorted(job: ImportJob, chunk: _Chunk, rows: pa.Table, part: int) -> tuple[p
     for (begin, end, run), entries in zip(
         runs, chunk.reader.read([run.slots for *_, run in runs], chunk.of_task), strict=True
     ):
-        files = chunk.reader.files(run.queue)
-        orphaned[begin:end] = of_a_deleted_topic(job.source, job.file_bytes, files, run, entries)
+        orphaned[begin:end] = of_a_deleted_topic(chunk.reader, run, entries, job.salvage)
         key = (run.queue.topic, run.queue.queue_id)
         orphaned[begin:end] |= run.physical < job.begins.get(key, 0)
         if orphaned[begin:end].any():
