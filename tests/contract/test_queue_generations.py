@@ -615,3 +615,25 @@ def test_a_log_that_lost_its_end_goes_on_in_the_generation_that_the_broker_has(
     assert broker.consumed()[-2:] == ["o000", "o001"]
     assert table_of(broker.rmq) == {"T@g": {0: 2}}
     assert broker.rmq.json("audit")["audit"] == []
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_log_that_lost_a_delete_with_its_end_is_not_continued_without_the_messages(broker: Broker, more: int) -> None:
+    """They are alive at the broker again, and have no queue offset here. Elsewhere a delete before the cut stays one."""
+    broker.sends(*sent("a", 0, 2))
+    broker.imported()
+    broker.sends(*sent("a", 2, 6))
+    kept = list(broker.messages)
+    broker.deletes_topic()
+    broker.sends(*sent("b", 0, 2))
+    assert broker.imported()["deleted"] == 4
+    lost, broker.messages, broker.deleted = broker.messages[6:7], list(kept), 0
+    broker.sends(*sent("n", 6, 6 + more), *sent("u", 0, 2, "U"))
+    positions = broker.rmq.json("sql", "SELECT * FROM positions WHERE kind <> 'own'")
+    refused = broker.rmq("import-store", broker.files(), "--broker", "broker-a", *CONTINUE)
+    assert (refused.exit_code, "topic 'T', queue 0, the last 4 messages before" in refused.err) == (1, True)
+    assert broker.rmq.json("sql", "SELECT * FROM positions WHERE kind <> 'own'") == positions
+    broker.messages, broker.deleted = [*kept, *lost, *sent("n", 1, 3)], 6
+    assert broker.imported(*CONTINUE)["continued"]["lost_messages"] == 1
+    broker.rmq.json("consume", "--group", "g")
+    assert sorted(broker.consumed()) == [*bodies_of("a", 0, 2), *bodies_of("b", 0, 2), *bodies_of("n", 1, 3)]

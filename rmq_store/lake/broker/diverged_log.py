@@ -39,6 +39,7 @@ from rmq_store.lake.table.imports import CONTINUES, last_import, next_name
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.message.message import MessageQueue
+from rmq_store.message.sys_flag import MessageSysFlag
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +139,7 @@ def log_cut(
             f"the log of {source} is the one that was imported as {old} up to {imported}: there is nothing to continue. Import "
             f"it with --broker {old}"
         )
+    _refuse_lost_deletes(store, shard, old, common.end)
     cuts = _cuts(store, shard, positions, old, name, common.end)
     return LogCut(old, name, common, cuts, moves_to_cuts(positions, old, name, cuts))
 
@@ -189,6 +191,31 @@ def _cuts(
         for queue in positions.all_queues()
         if queue.broker_name == old
     }
+
+
+def _refuse_lost_deletes(store: LakeStore, shard: Shard, old: str, end: int) -> None:
+    """Raises BadData where the last messages of a queue before the cut have no queue offset, because their topic was deleted:
+    the queue that was made again begins behind the cut, so the broker has lost the delete too, and its groups get them again.
+    """
+    entry = f"(sys_flag & {MessageSysFlag.TRANSACTION_ROLLBACK_TYPE}) IN (0, {MessageSysFlag.TRANSACTION_COMMIT_TYPE})"
+    text = f"""
+        SELECT topic, queue_id, count(*) AS messages FROM (
+            SELECT topic, queue_id, commit_log_offset, rel,
+                max(CASE WHEN rel IS NOT NULL THEN commit_log_offset END) OVER (PARTITION BY topic, queue_id) AS newest
+            FROM msg
+            WHERE shard = {quoted(shard.name)} AND broker_name = {quoted(old)} AND commit_log_offset < {end} AND {entry}
+        ) WHERE rel IS NULL AND commit_log_offset > coalesce(newest, -1)
+        GROUP BY topic, queue_id ORDER BY topic, queue_id
+    """
+    if queues := query(store, text).to_pylist():
+        first = queues[0]
+        raise BadData(
+            f"the log is the same up to {end}, but behind it the broker has lost that it deleted topics. In {len(queues):,} "
+            f"queues, first topic {first['topic']!r}, queue {first['queue_id']}, the last {first['messages']:,} messages "
+            "before that were imported as those of a deleted topic, without queue offset. They are alive at the broker again, "
+            "and no group would read them here. Nothing was changed. Import the store under another broker name (--broker), "
+            "without --continue-as; docs/limits.md, 'A broker that lost the end of its log', says what that means"
+        )
 
 
 def moves_to_cuts(positions: Positions, old: str, name: str, cuts: Mapping[MessageQueue, int]) -> tuple[Moved, ...]:
