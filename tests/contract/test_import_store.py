@@ -1196,6 +1196,25 @@ def test_a_level_whose_first_messages_the_broker_removed_is_delivered_from_its_f
     assert query(lake.store, "SELECT * FROM audit").to_pylist() == []
 
 
+def test_a_level_offset_beyond_the_end_of_its_queue_is_its_end(lake: Lake, tmp_path: Path) -> None:
+    """As after a power failure that took the end of the log, but not delayOffset.json; rules 3.4."""
+    delayed: dict[str, Any] = {"properties": {"REAL_TOPIC": "T", "REAL_QID": "3", "UNIQ_KEY": "k"}}
+    folder = store_of(
+        tmp_path / "made", delayed | {"topic": SCHEDULE_TOPIC, "queue_id": 2}, delayed | {"queue_offset": 0}
+    )
+    (folder / "config").mkdir()
+    (folder / "config" / "delayOffset.json").write_text('{"offsetTable":{3:2}}')
+    lake.load(folder)
+    (shard,) = lake.store.shards()
+    report = cut_over(lake, shard, "moved")
+    assert (report.waiting, report.levels, report.left_out) == (0, (), ())
+    (note,) = report.notes
+    assert note.startswith("delay level 3: the offset 2 of delayOffset.json is beyond the end of its queue, 1")
+    assert shard.positions().offsets_of(SCHEDULE_GROUP) == {MessageQueue(SCHEDULE_TOPIC, BROKER, 2): 1}
+    assert deliver(lake.store, shard, "2026-01-01-d1", TESTS, lake.host, now_ms=ALL_DUE_MS).status == "empty"
+    assert query(lake.store, "SELECT * FROM audit").to_pylist() == []
+
+
 def test_a_broker_is_imported_into_one_shard_only(lake: Lake, tmp_path: Path) -> None:
     """Consumers that share a group's queues leave out a queue that another shard has too."""
     folder = store_of(tmp_path / "made", {})

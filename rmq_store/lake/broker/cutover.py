@@ -19,7 +19,7 @@ from rmq_store.commit.claim import Wish
 from rmq_store.commit.ctl import SCHEDULE_GROUP, Action, Actor, Ctl, Moved, Observed, Proposal, canonical_json
 from rmq_store.commit.positions import Positions, cutover_id, del_id, grp_id, import_id, off_id, pas_id
 from rmq_store.commit.request import Status
-from rmq_store.consumer.delay import delay_level_to_queue_id
+from rmq_store.consumer.delay import delay_level_to_queue_id, queue_id_to_delay_level
 from rmq_store.errors import WrongUse
 from rmq_store.lake.broker.broker_levels import delivered_levels
 from rmq_store.lake.broker.broker_timer import WaitingTimers, waiting_timers
@@ -169,7 +169,7 @@ def _report(
         waiting=_waiting(positions, names, moves),
         notes=(
             *_end_notes(shard, broker_name),
-            *_level_notes(shard, broker_name, levels),
+            *_level_notes(shard, positions, broker_name, levels),
             *_timer_notes(store, shard, positions, names),
             *_popped_notes(status, popped),
         ),
@@ -209,7 +209,7 @@ def _adopted(store: LakeStore, shard: Shard, broker_name: str) -> _Adoption:
         )
     if newest is None:
         raise WrongUse(f"nothing of broker {broker_name} has been imported into shard {shard.name}")
-    observed = [_corrected(positions, seen) for seen in newest.observed]
+    observed = _corrected(positions, newest)
     recorded = {seen.queue: seen.offset for seen in observed if seen.group == SCHEDULE_GROUP}
     names = names_of_log(shard, broker_name).names
     levels: list[LevelProgress] = []
@@ -228,11 +228,17 @@ def _adopted(store: LakeStore, shard: Shard, broker_name: str) -> _Adoption:
     return _Adoption(adopted_moves(positions, known), tuple(levels))
 
 
-def _corrected(positions: Positions, seen: Observed) -> Observed:
-    """The broker trims its level queues whatever its ``delayOffset.json`` says, and corrects an offset before the first message
-    when it starts: ``ScheduleMessageService#correctDelayOffset`` (rules 3.4)."""
-    is_level = seen.group == SCHEDULE_GROUP
-    return replace(seen, offset=max(seen.offset, positions.min_offset(seen.queue))) if is_level else seen
+def _corrected(positions: Positions, newest: Ctl | None) -> list[Observed]:
+    """What the import observed, with the offset of each level corrected into [min, max] of its queue, as the broker does when
+    it starts: ``ScheduleMessageService#correctDelayOffset`` (rules 3.4). The broker trims these queues whatever its
+    ``delayOffset.json`` says, a power failure may take the end of the log and not of this file, and a salvage may leave out the
+    last record."""
+    return [
+        replace(seen, offset=min(max(seen.offset, positions.min_offset(seen.queue)), positions.max_offset(seen.queue)))
+        if seen.group == SCHEDULE_GROUP
+        else seen
+        for seen in (newest.observed if newest else ())
+    ]
 
 
 def adopted_moves(positions: Positions, observed: Iterable[Observed]) -> tuple[Moved, ...]:
@@ -269,7 +275,7 @@ def _left_out(shard: Shard, positions: Positions, broker_name: str) -> tuple[str
     """A note on every group whose offset is beyond the end of queues, where it is not adopted."""
     newest = last_configs(shard, broker_name)
     beyond: dict[tuple[str, str], list[MessageQueue]] = {}
-    for seen in newest.observed if newest else ():
+    for seen in _corrected(positions, newest):
         queue = seen.queue
         unknown = positions.get(off_id(seen.group, queue)) is None and positions.get(del_id(seen.group)) is None
         if unknown and seen.offset > positions.max_offset(queue):
@@ -305,8 +311,10 @@ def _end_notes(shard: Shard, broker_name: str) -> tuple[str, ...]:
     return (f"at the last import {note}",) if note else ()
 
 
-def _level_notes(shard: Shard, broker_name: str, levels: tuple[LevelProgress, ...]) -> tuple[str, ...]:
-    """What the broker's log shows beyond its ``delayOffset.json``."""
+def _level_notes(
+    shard: Shard, positions: Positions, broker_name: str, levels: tuple[LevelProgress, ...]
+) -> tuple[str, ...]:
+    """What the broker's log shows beyond its ``delayOffset.json``, and what that file says beyond the log."""
     notes = []
     newest = last_configs(shard, broker_name)
     if newest and newest.parameter("abort"):
@@ -314,6 +322,13 @@ def _level_notes(shard: Shard, broker_name: str, levels: tuple[LevelProgress, ..
             "the broker's file 'abort' was there at the last import: it was killed, or was still running. The offsets that it "
             "saved may be some seconds old, so that messages are consumed twice; if it is running, stop it and import again"
         )
+    for seen in newest.observed if newest else ():
+        end = positions.max_offset(seen.queue)
+        if seen.group == SCHEDULE_GROUP and seen.offset > end:
+            notes.append(
+                f"delay level {queue_id_to_delay_level(seen.queue.queue_id)}: the offset {seen.offset:,} of delayOffset.json "
+                f"is beyond the end of its queue, {end:,}. As at the broker it counts as that end: nothing of the level waits"
+            )
     for level in levels:
         if level.delivered:
             notes.append(
