@@ -55,16 +55,18 @@ class LevelProgress:
     recorded: int
     """The level's offset in ``delayOffset.json``, or the begin of its queue."""
     delivered: int
-    """How many messages from there on have a copy in the log, without a gap."""
+    """How many messages from there on have a copy in the log, one after the other."""
     waiting: int
     """How many messages follow these."""
     uncertain: int = 0
-    """How many of the waiting ones have a copy too, but after a gap, or one that may be another message's. They are
+    """How many of the waiting ones have a copy too, but after one that waits, or one that may be another message's. They are
     delivered again."""
+    lost: int = 0
+    """How many offsets between the delivered ones have no message, as a salvage has left it out."""
 
     @property
     def next_offset(self) -> int:
-        return self.recorded + self.delivered
+        return self.recorded + self.delivered + self.lost
 
 
 class Verdict(Enum):
@@ -81,18 +83,19 @@ def level_progress(
     """How far each level queue was delivered.
 
     ``ranges``: the offsets [recorded, end) to look at, by level queue. ``delayed``: their messages, and all others in any
-    level queue that share a key with one of them. ``copies``: all with such a key. In any order.
+    level queue that share a key with one of them; an offset without one has no message. ``copies``: all with such a key.
+    In any order.
     """
     rows_of, copies_of = defaultdict(list), defaultdict(list)
     for row in delayed:
         rows_of[row.key].append(row)
     for copy in copies:
         copies_of[copy.key].append(copy)
-    verdicts = {(row.queue_id, row.queue_offset): verdict(row, rows_of[row.key], copies_of[row.key]) for row in delayed}
-    return tuple(
-        _progress(queue_id, begin, [verdicts.get((queue_id, offset), Verdict.WAITING) for offset in range(begin, end)])
-        for queue_id, (begin, end) in sorted(ranges.items())
-    )
+    verdicts: dict[int, list[tuple[int, Verdict]]] = defaultdict(list)
+    for row in sorted(delayed, key=lambda row: row.queue_offset):
+        if row.queue_offset in range(*ranges.get(row.queue_id, (0, 0))):
+            verdicts[row.queue_id].append((row.queue_offset, verdict(row, rows_of[row.key], copies_of[row.key])))
+    return tuple(_progress(queue_id, begin, verdicts[queue_id]) for queue_id, (begin, _) in sorted(ranges.items()))
 
 
 def verdict(row: Delayed, rows: Iterable[Delayed], copies: Iterable[Copy]) -> Verdict:
@@ -108,8 +111,11 @@ def verdict(row: Delayed, rows: Iterable[Delayed], copies: Iterable[Copy]) -> Ve
     return Verdict.DELIVERED if alone else Verdict.UNCERTAIN
 
 
-def _progress(queue_id: int, begin: int, verdicts: Sequence[Verdict]) -> LevelProgress:
-    delivered = next((n for n, one in enumerate(verdicts) if one is not Verdict.DELIVERED), len(verdicts))
-    rest = verdicts[delivered:]
+def _progress(queue_id: int, begin: int, verdicts: Sequence[tuple[int, Verdict]]) -> LevelProgress:
+    """``verdicts``: of the messages by offset, ascending. Offsets without a message are a gap of a salvage, of any length."""
+    delivered = next((n for n, (_, one) in enumerate(verdicts) if one is not Verdict.DELIVERED), len(verdicts))
+    reached = verdicts[delivered - 1][0] + 1 if delivered else begin
+    rest = [one for _, one in verdicts[delivered:]]
     uncertain = sum(one is not Verdict.WAITING for one in rest)
-    return LevelProgress(queue_id_to_delay_level(queue_id), begin, delivered, len(rest), uncertain)
+    lost = reached - begin - delivered
+    return LevelProgress(queue_id_to_delay_level(queue_id), begin, delivered, len(rest), uncertain, lost)

@@ -21,7 +21,7 @@ from rmq_store.commit.ctl import (
     StagedFile,
     canonical_json,
 )
-from rmq_store.commit.positions import Outcome, Positions, QueueRange, Tally, grp_id, off_id
+from rmq_store.commit.positions import Outcome, Positions, QueueRange, Tallies, Tally, grp_id, off_id
 from rmq_store.commit.request import Status, part_id
 from rmq_store.consumer.pull import Slice
 from rmq_store.consumer.retry import PropertyEdits, delivered_edits, rolled_edits
@@ -97,8 +97,7 @@ def deliver_proposal(
         epoch=positions.get(grp) or 0,
         parameters=canonical_json({"now_ms": request.now_ms, "more": _more(due)}),
         consumed=tuple(
-            Consumed(one.range, 0, {Outcome.ACKED: tally_of_range(one.range)}, start_in(positions, one.queue).rule)
-            for one in moving
+            Consumed(one.range, 0, _tallies(one, tally_of_range), start_in(positions, one.queue).rule) for one in moving
         ),
         produced=tuple(produced),
     )
@@ -108,6 +107,16 @@ def deliver_proposal(
         advance | {app_id: range_.end for app_id, range_ in offsets.items()},
         tuple(files),
     )
+
+
+def _tallies(due: Due, tally_of_range: Callable[[QueueRange], Tally]) -> Tallies:
+    """The evidence: each message that moves is acked, and what a salvage has left out is lost."""
+    ends = [*(gap.begin for gap in due.lost), due.range.end]
+    runs = [
+        QueueRange(due.queue, *bounds) for bounds in zip([due.begin, *(gap.end for gap in due.lost)], ends, strict=True)
+    ]
+    tallies = {Outcome.ACKED: sum(map(tally_of_range, runs), Tally())}
+    return tallies | ({Outcome.LOST: sum(map(tally_of_range, due.lost), Tally())} if due.lost else {})
 
 
 def committed_delivery(shard: str, ctl: Ctl, due: Sequence[Due]) -> DeliverReport:

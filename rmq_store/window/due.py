@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from rmq_store.commit.ctl import SCHEDULE_GROUP, Produced, is_born_here, lane
@@ -25,12 +25,22 @@ from rmq_store.message.message_const import SCHEDULE_TOPIC, TIMER_TOPIC
 SegmentsOf = Callable[[Sequence[QueueRange]], Mapping[MessageQueue, Sequence[Produced]]]
 """The segments that overlap some ranges, by queue, in offset order."""
 
+GapsOf = Callable[[MessageQueue], Sequence[QueueRange]]
+"""The offsets of a queue in which salvages found no message."""
+
+
+def no_gaps(queue: MessageQueue) -> Sequence[QueueRange]:
+    """The ``GapsOf`` of queues that nothing was salvaged into."""
+    return ()
+
 
 @dataclass(frozen=True, slots=True)
 class Due:
     """What to move from one queue."""
 
     queue: MessageQueue
+    begin: int
+    """The first offset that waits."""
     slices: tuple[tuple[int, Slice], ...]
     """In offset order, each with the time (UTC ms) at which it is due."""
     next_due_ms: int | None
@@ -40,7 +50,15 @@ class Due:
 
     @property
     def range(self) -> QueueRange:
-        return QueueRange(self.queue, self.slices[0][1].begin, self.slices[-1][1].end)
+        """What the delivery passes, with what is lost before a message that moves."""
+        return QueueRange(self.queue, self.begin, self.slices[-1][1].end)
+
+    @property
+    def lost(self) -> tuple[QueueRange, ...]:
+        """The parts of ``range`` without a message."""
+        reached = [self.begin, *(slice_.end for _, slice_ in self.slices)]
+        pairs = zip(reached, (slice_.begin for _, slice_ in self.slices), strict=False)
+        return tuple(QueueRange(self.queue, end, begin) for end, begin in pairs if end < begin)
 
 
 def select_due(
@@ -53,6 +71,7 @@ def select_due(
     cap: int,
     clock_ms: int | None = None,
     queues: Sequence[MessageQueue] | None = None,
+    gaps_of: GapsOf = no_gaps,
 ) -> list[Due]:
     """Per waiting queue what is due at ``now_ms`` (UTC ms), oldest first over all queues, up to ``cap`` messages.
 
@@ -62,13 +81,18 @@ def select_due(
     everything. Another host's clock may be ahead by ``MAX_SKEW_MS``, as at every commit.
 
     ``queues``: only these; None: all ``waiting_queues``. ``segments_of`` is called with the first message of each queue, then
-    with more of the queues in which all of that is due. Raises BadData for a hole in a queue before its first message that is
-    not due.
+    with more of the queues in which all of that is due. ``gaps_of`` is asked at a hole: the gap of a salvage is passed over, as
+    RocketMQ passes over an entry whose message it does not find (rules 11.3). Raises BadData for another hole in a queue before
+    its first message that is not due.
     """
     latest_ms = max(now_ms, clock_ms or now_ms) + MAX_SKEW_MS
     chosen = waiting_queues(positions, local_broker) if queues is None else queues
     ranges = (_waiting_range(positions, queue) for queue in chosen)
-    waiting = [_WaitingQueue(r, now_ms, latest_ms + longest_wait_ms(r.queue, levels), cap) for r in ranges if len(r)]
+    waiting = [
+        _WaitingQueue(r.begin, r, now_ms, latest_ms + longest_wait_ms(r.queue, levels), cap, gaps_of)
+        for r in ranges
+        if len(r)
+    ]
     while unread := [queue for queue in waiting if len(queue.unread)]:
         segments = segments_of([queue.next_piece() for queue in unread])
         for queue in unread:
@@ -80,12 +104,14 @@ def select_due(
 class _WaitingQueue:
     """What is known of a queue while it is read from its first message to the first one that is not due."""
 
+    begin: int
     unread: QueueRange
     """What is not looked at yet; empty when the first message that is not due is known."""
     now_ms: int
     furthest_ms: int
     """A due time (UTC ms) after this one can only come from a wrong clock."""
     cap: int
+    gaps_of: GapsOf
     due: list[tuple[int, int, Slice]] = field(default_factory=list)
     """In offset order: (latest due time so far, its own due time, slice)."""
     messages: int = 0
@@ -98,22 +124,33 @@ class _WaitingQueue:
         return replace(self.unread, end=min(begin + max(1, self.messages), end))
 
     def look_at(self, segments: Sequence[Produced]) -> None:
-        """``segments``: those that overlap ``next_piece``."""
+        """``segments``: those that overlap ``next_piece``. Raises BadData for a hole that is no gap of a salvage."""
         end = max([self.next_piece().end, *(_end(segment) for segment in segments[-1:])])
         piece = replace(self.unread, end=min(end, self.unread.end))
         nothing = replace(self.unread, begin=self.unread.end)
-        for due_at, slice_ in _with_due(piece, segments):
-            if self.now_ms < due_at <= self.furthest_ms:
-                self.unread, self.next_due_ms = nothing, due_at
-                return
-            # Within a queue the order of offsets wins over due times that fall: its offset can only move forwards.
-            reached = max(due_at, self.due[-1][0]) if self.due else due_at
-            self.due.append((reached, due_at, slice_))
-            self.messages += len(slice_)
-            if self.messages > self.cap:
-                self.unread = nothing
-                return
-        self.unread = replace(self.unread, begin=piece.end)
+        while piece.begin < piece.end:
+            due, hole = _with_due(piece, segments)
+            for due_at, slice_ in due:
+                if self.now_ms < due_at <= self.furthest_ms:
+                    self.unread, self.next_due_ms = nothing, due_at
+                    return
+                # Within a queue the order of offsets wins over due times that fall: its offset can only move forwards.
+                reached = max(due_at, self.due[-1][0]) if self.due else due_at
+                self.due.append((reached, due_at, slice_))
+                self.messages += len(slice_)
+                if self.messages > self.cap:
+                    self.unread = nothing
+                    return
+            begin = piece.end if hole is None else self._end_of_gap(hole)
+            self.unread = replace(self.unread, begin=begin)
+            piece = replace(piece, begin=begin, end=max(begin, piece.end))
+
+    def _end_of_gap(self, hole: QueueRange) -> int:
+        """Where the gap ends that a hole begins in. It may be far longer than what was looked at."""
+        ends = [gap.end for gap in self.gaps_of(hole.queue) if gap.begin <= hole.begin < gap.end]
+        if not ends:
+            raise _not_found(hole)
+        return min(ends[0], self.unread.end)
 
 
 def waiting_queues(positions: Positions, local_broker: str) -> list[MessageQueue]:
@@ -163,8 +200,13 @@ def waiting_retries(positions: Positions, segments_of: SegmentsOf, group: str) -
         return None
     heads = [replace(range_, end=range_.begin + 1) for range_ in waiting]
     segments = segments_of(heads)
-    due = [due_at for head in heads for due_at, _ in _with_due(head, segments.get(head.queue, ()))]
-    return WaitingRetries(sum(map(len, waiting)), min(due))
+    first = []
+    for head in heads:
+        due, hole = _with_due(head, segments.get(head.queue, ()))
+        if hole is not None:
+            raise _not_found(hole)
+        first += [due_at for due_at, _ in due]
+    return WaitingRetries(sum(map(len, waiting)), min(first))
 
 
 def next_due_ms(due: Sequence[Due]) -> int | None:
@@ -199,18 +241,18 @@ def _waiting_range(positions: Positions, queue: MessageQueue) -> QueueRange:
     return QueueRange(queue, start_in(positions, queue).offset, positions.max_offset(queue))
 
 
-def _with_due(range_: QueueRange, segments: Sequence[Produced]) -> Iterator[tuple[int, Slice]]:
-    """The slices of a range up to its first hole, in offset order, each with its due time (UTC ms). ``segments``: in offset
-    order. Raises BadData at the hole."""
+def _with_due(range_: QueueRange, segments: Sequence[Produced]) -> tuple[list[tuple[int, Slice]], QueueRange | None]:
+    """The slices of a range up to its first hole, in offset order, each with its due time (UTC ms); and that hole.
+    ``segments``: in offset order."""
     slices, holes = cover(range_, segments)
     bases = [segment.base or 0 for segment in segments]
     hole = holes[0] if holes else None
-    for slice_ in slices:
-        if hole is not None and hole.begin < slice_.begin:
-            break
-        yield segments[bisect_right(bases, slice_.begin) - 1].deliver_at or 0, slice_
-    if hole is not None:
-        raise BadData(f"{range_.queue} has no message at [{hole.begin}, {hole.end}): nothing was delivered")
+    before = [slice_ for slice_ in slices if hole is None or slice_.begin < hole.begin]
+    return [(segments[bisect_right(bases, slice_.begin) - 1].deliver_at or 0, slice_) for slice_ in before], hole
+
+
+def _not_found(hole: QueueRange) -> BadData:
+    return BadData(f"{hole.queue} has no message at [{hole.begin}, {hole.end}): nothing was delivered")
 
 
 def _end(segment: Produced) -> int:
@@ -231,5 +273,8 @@ def _capped(queues: Sequence[_WaitingQueue], cap: int) -> list[Due]:
             capped.add(slice_.queue)
         chosen[slice_.queue].append((due_at, head))
         rest -= len(head)
-    next_due = {waiting.unread.queue: waiting.next_due_ms for waiting in queues}
-    return [Due(queue, tuple(chosen[queue]), next_due[queue], queue in capped) for queue in sorted(next_due)]
+    waiting = {one.unread.queue: one for one in queues}
+    return [
+        Due(queue, waiting[queue].begin, tuple(chosen[queue]), waiting[queue].next_due_ms, queue in capped)
+        for queue in sorted(waiting)
+    ]

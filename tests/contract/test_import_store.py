@@ -1215,6 +1215,24 @@ def test_a_level_offset_beyond_the_end_of_its_queue_is_its_end(lake: Lake, tmp_p
     assert query(lake.store, "SELECT * FROM audit").to_pylist() == []
 
 
+def test_the_gap_of_a_salvage_in_a_level_is_lost_and_stops_no_delivery(lake: Lake, tmp_path: Path) -> None:
+    """Of the messages 0, 2, 3 and 5 the broker has delivered the first two."""
+    level: dict[str, Any] = {"topic": SCHEDULE_TOPIC, "queue_id": 2}
+    delayed = [{"properties": {"REAL_TOPIC": "T", "REAL_QID": "3", "UNIQ_KEY": f"k{n}"}} for n in (0, 2, 3, 5)]
+    waits = [level | one | {"queue_offset": n} for one, n in zip(delayed, (0, 2, 3, 5), strict=True)]
+    copies = [one | {"queue_offset": n} for n, one in enumerate(delayed[:2])]
+    assert lake.load(store_of(tmp_path / "made", *waits, *copies), salvage=True).queue_gaps
+    (shard,) = lake.store.shards()
+    report = cut_over(lake, shard, "moved")
+    assert (report.waiting, report.levels) == (2, (LevelProgress(3, 0, 2, 2, lost=1),))
+    assert deliver(lake.store, shard, "2026-01-01-d1", TESTS, lake.host, now_ms=ALL_DUE_MS).delivered == 2
+    assert shard.positions().offsets_of(SCHEDULE_GROUP) == {MessageQueue(SCHEDULE_TOPIC, BROKER, 2): 6}
+    lost = query(lake.store, "SELECT begin_offset, end_offset, reason FROM outcomes WHERE outcome = 'lost'").to_pylist()
+    assert lost == [{"begin_offset": 4, "end_offset": 5, "reason": "no message is there"}]
+    assert full(lake.store, LocalEngine(lake.host)).findings == []
+    assert query(lake.store, "SELECT * FROM audit").to_pylist() == []
+
+
 def test_a_broker_is_imported_into_one_shard_only(lake: Lake, tmp_path: Path) -> None:
     """Consumers that share a group's queues leave out a queue that another shard has too."""
     folder = store_of(tmp_path / "made", {})

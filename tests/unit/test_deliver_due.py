@@ -24,16 +24,25 @@ def lane(level: int, broker_name: str = "lake-a~g") -> MessageQueue:
 
 
 def chosen(
-    segments: Sequence[Produced], now_ms: int = NOW, cap: int = 1000, **offsets: int
+    segments: Sequence[Produced],
+    gaps: Sequence[tuple[int, int]] = (),
+    /,
+    now_ms: int = NOW,
+    cap: int = 1000,
+    **offsets: int,
 ) -> tuple[list[Due], list[tuple[str, int, int]]]:
-    """The answer, and (queue, begin, end) of what is moved. ``offsets``: further positions by id."""
+    """The answer, and (queue, begin, end) of what is moved. ``gaps``: of salvages, in each queue; ``offsets``:
+    further positions by id."""
     values = {max_id(s.queue): (s.base or 0) + s.count for s in sorted(segments, key=lambda s: s.base or 0)} | offsets
     by_queue = {s.queue: [t for t in segments if t.queue == s.queue] for s in segments}
 
     def segments_of(ranges: Sequence[QueueRange]) -> Mapping[MessageQueue, Sequence[Produced]]:
         return {range_.queue: by_queue.get(range_.queue, []) for range_ in ranges}
 
-    due = select_due(Positions(1, values), segments_of, LOCAL, DelayLevels(), now_ms=now_ms, cap=cap)
+    def gaps_of(queue: MessageQueue) -> list[QueueRange]:
+        return [QueueRange(queue, *gap) for gap in gaps]
+
+    due = select_due(Positions(1, values), segments_of, LOCAL, DelayLevels(), now_ms=now_ms, cap=cap, gaps_of=gaps_of)
     moved = [(f"{d.queue.broker_name}:{d.queue.queue_id + 1}", d.range.begin, d.range.end) for d in due if d.slices]
     return due, moved
 
@@ -99,6 +108,21 @@ def test_a_living_brokers_own_queues_are_left_to_it_until_its_cut_over() -> None
 def test_a_waiting_message_that_cannot_be_found_stops_the_delivery() -> None:
     with pytest.raises(BadData, match=r"has no message at \[5, 7\): nothing was delivered"):
         chosen([waiting(3, 0, 5, 0), waiting(3, 7, 5, 0)])
+
+    with pytest.raises(BadData, match=r"has no message at \[6, 7\): nothing was delivered"):
+        chosen([waiting(3, 0, 5, 0), waiting(3, 7, 5, 0)], [(5, 6)])
+
+
+def test_the_gaps_of_a_salvage_are_passed_over_with_the_message_behind_them() -> None:
+    """A gap may be of any length: no check sum covers a queue offset."""
+    gaps = [(0, 2), (5, 10**12), (10**12 + 1, 10**12 + 2)]
+    segments = [waiting(3, 2, 3, 0), waiting(3, 10**12, 1, 0), waiting(3, 10**12 + 2, 1, 1)]
+    (one,), moved = chosen(segments, gaps)
+    assert moved == [("lake-a~g:3", 0, 10**12 + 1)]
+    assert [(gap.begin, gap.end) for gap in one.lost] == gaps[:2]
+    assert one.next_due_ms == NOW + 1
+    (one,), moved = chosen(segments, gaps, cap=3)
+    assert (moved, one.capped, len(one.lost)) == ([("lake-a~g:3", 0, 5)], True, 1)
 
 
 def test_a_hole_behind_what_is_not_due_stops_nothing_yet() -> None:

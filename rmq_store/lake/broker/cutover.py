@@ -8,7 +8,7 @@ shows as delivered is not delivered again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from rmq_store.broker_files.delivered_levels import LevelProgress
 from rmq_store.broker_files.pop_check_points import REVIVE_TOPIC_PREFIX
 from rmq_store.commit.claim import Wish
 from rmq_store.commit.ctl import SCHEDULE_GROUP, Action, Actor, Ctl, Moved, Observed, Proposal, canonical_json
-from rmq_store.commit.positions import Positions, cutover_id, del_id, grp_id, import_id, off_id, pas_id
+from rmq_store.commit.positions import Positions, QueueRange, cutover_id, del_id, grp_id, import_id, off_id, pas_id
 from rmq_store.commit.request import Status
 from rmq_store.consumer.delay import delay_level_to_queue_id, queue_id_to_delay_level
 from rmq_store.errors import WrongUse
@@ -28,7 +28,14 @@ from rmq_store.lake.broker.popped_messages import NOTHING_POPPED, Popped, popped
 from rmq_store.lake.commit.claim import claimed
 from rmq_store.lake.commit.commit import commit
 from rmq_store.lake.commit.dispatch import follow_up
-from rmq_store.lake.table.imports import END_NOTE, incomplete_imports, last_configs, last_import, names_of_log
+from rmq_store.lake.table.imports import (
+    END_NOTE,
+    incomplete_imports,
+    last_configs,
+    last_import,
+    names_of_log,
+    salvage_gaps,
+)
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.message.message import MessageQueue
@@ -166,7 +173,7 @@ def _report(
         shard=shard.name,
         broker_name=broker_name,
         groups=len({move.group for move in moves} - {SCHEDULE_GROUP}),
-        waiting=_waiting(positions, names, moves),
+        waiting=_waiting(positions, names, moves, salvage_gaps(shard)),
         notes=(
             *_end_notes(shard, broker_name),
             *_level_notes(shard, positions, broker_name, levels),
@@ -296,12 +303,19 @@ def _moved(positions: Positions, seen: Observed) -> Moved:
     return Moved(seen.group, seen.queue, None, seen.offset, _next_epoch(positions, seen.group))
 
 
-def _waiting(positions: Positions, names: Sequence[str], moves: tuple[Moved, ...]) -> int:
+def _waiting(
+    positions: Positions,
+    names: Sequence[str],
+    moves: tuple[Moved, ...],
+    gaps: Mapping[MessageQueue, Sequence[QueueRange]],
+) -> int:
+    """Messages in the level queues after their offsets. ``gaps``: the offsets that have none."""
     adopted = {move.queue: move.to_offset for move in moves if move.group == SCHEDULE_GROUP}
     queues = [queue for name in names for queue in positions.queues_of(SCHEDULE_TOPIC, name)]
     recorded = {queue: positions.get(off_id(SCHEDULE_GROUP, queue)) or adopted.get(queue, 0) for queue in queues}
     begins = {queue: max(offset, positions.min_offset(queue)) for queue, offset in recorded.items()}
-    return sum(positions.max_offset(queue) - begin for queue, begin in begins.items())
+    lost = sum(max(gap.end - max(gap.begin, begins[gap.queue]), 0) for queue in queues for gap in gaps.get(queue, ()))
+    return sum(positions.max_offset(queue) - begin for queue, begin in begins.items()) - lost
 
 
 def _end_notes(shard: Shard, broker_name: str) -> tuple[str, ...]:

@@ -6,13 +6,14 @@ The first import of a broker name that continues the log of another one says so 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rmq_store.broker_files.log_names import LogNames, QueueCuts
 from rmq_store.broker_files.queue_generations import Generations
 from rmq_store.commit.ctl import Action, Ctl, Observed
-from rmq_store.commit.positions import PositionKind, diverged_id, import_id
+from rmq_store.commit.positions import PositionKind, QueueRange, diverged_id, import_id
 from rmq_store.errors import BadData, StoreUnusable
 from rmq_store.lake.table.import_parameters import IMPORTS, parameter_of_import
 from rmq_store.lake.table.shard import Shard
@@ -75,6 +76,16 @@ def last_import(shard: Shard, broker_name: str) -> Ctl | None:
         if newest := _newest(ctls, broker_name):
             return newest
     return _newest([ctl for action in IMPORTS for ctl in shard.ctls_since(0, action=action)], broker_name)
+
+
+def salvage_gaps(shard: Shard) -> Mapping[MessageQueue, Sequence[QueueRange]]:
+    """By queue the offsets in which salvages found no message."""
+    gaps: dict[MessageQueue, list[QueueRange]] = defaultdict(list)
+    for ctl in shard.ctls_since(0, action=str(Action.SALVAGE)):
+        for topic, queue_id, begin, end, _ in ctl.parameter("queue_gaps") or ():
+            queue = MessageQueue(topic, parameter_of_import(ctl, "broker_name"), queue_id)
+            gaps[queue].append(QueueRange(queue, begin, end))
+    return gaps
 
 
 def last_records_of(ctl: Ctl) -> list[Any] | None:

@@ -7,18 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache, partial
 
 from rmq_store.commit.claim import Wish
 from rmq_store.commit.ctl import SCHEDULE_GROUP, Action, Actor
+from rmq_store.commit.positions import Outcome
 from rmq_store.lake.commit.claim import claimed
 from rmq_store.lake.commit.commit import commit, reached
 from rmq_store.lake.commit.dispatch import follow_up
 from rmq_store.lake.read.segments import waiting_segments
 from rmq_store.lake.table.evidence import tally_of_range
+from rmq_store.lake.table.imports import salvage_gaps
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.stage import NewFile, stage
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.delivered_rows import delivered_rows
+from rmq_store.lake.window.outcome_ranges import NO_MESSAGE, outcome_ranges
 from rmq_store.utils.host import Host
 from rmq_store.window.deliver import (
     CAP,
@@ -30,7 +34,7 @@ from rmq_store.window.deliver import (
     moved_to,
     nothing_due,
 )
-from rmq_store.window.due import Due, next_due_ms, select_due, still_due
+from rmq_store.window.due import Due, GapsOf, next_due_ms, select_due, still_due
 
 
 def deliver(
@@ -69,13 +73,17 @@ def deliver(
         rows, runs = delivered_rows(shard, moving, commit_id, request.now_ms)
         file = stage(shard.root, shard.commitlog.path, NewFile(kind="msg", name=f"{commit_id}-00000", rows=rows))
         produced = [moved_to(run.queue, run.count, run.first_row, file.path, run.due_ms) for run in runs]
+        files = [file]
+        if lost := [(range_, Outcome.LOST, NO_MESSAGE) for one in moving for range_ in one.lost]:
+            rows = outcome_ranges(commit_id, SCHEDULE_GROUP, {one.queue: 0 for one in moving}, None, lost)
+            files.append(stage(shard.root, shard.commitlog.path, NewFile(kind="outcome", name=commit_id, rows=rows)))
         proposal = deliver_proposal(
             request,
             positions,
             due,
             commit_id=commit_id,
             produced=produced,
-            files=[file],
+            files=files,
             tally_of_range=tally_of_range,
         )
         reached("3.staged")
@@ -98,8 +106,15 @@ def first_due_ms(store: LakeStore, shard: Shard, host: Host) -> int | None:
         now_ms=0,
         cap=1,
         clock_ms=host.now_ms(),
+        gaps_of=_gaps_of(shard),
     )
     return 0 if any(one.slices for one in heads) else next_due_ms(heads)
+
+
+def _gaps_of(shard: Shard) -> GapsOf:
+    """Reads the records of salvages once, and only where a queue has a hole."""
+    gaps = cache(partial(salvage_gaps, shard))
+    return lambda queue: gaps().get(queue, ())
 
 
 def _plan(
@@ -121,5 +136,6 @@ def _plan(
         now_ms=request.now_ms,
         cap=request.cap,
         clock_ms=clock_ms,
+        gaps_of=_gaps_of(shard),
     )
     return due if any(one.slices for one in due) else nothing_due(shard.name, request.request_id, due)

@@ -24,7 +24,6 @@ from rmq_store.lake.commit.cursor import refuse_rolled_back
 from rmq_store.lake.commit.dispatch import follow_up
 from rmq_store.lake.listener.task_listener import listener_kind
 from rmq_store.lake.read.segments import segments_of
-from rmq_store.lake.table import tables
 from rmq_store.lake.table.evidence import tally_of, tally_of_range
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.stage import NewFile, stage
@@ -33,6 +32,7 @@ from rmq_store.lake.window.consume_job import ConsumeJob, ConsumeTask, TaskResul
 from rmq_store.lake.window.consume_slice import run_task
 from rmq_store.lake.window.duplicates import Absorbed, consume_absorbing, duplicate_outcomes
 from rmq_store.lake.window.engine import Engine
+from rmq_store.lake.window.outcome_ranges import NO_MESSAGE, outcome_ranges
 from rmq_store.lake.window.plan import ShardLookup
 from rmq_store.lake.window.window_tasks import rows_per_ms, tasks_of
 from rmq_store.message.message import MessageQueue
@@ -227,9 +227,11 @@ def _proposal(shard: Shard, work: Work, absorbed: Absorbed) -> Proposal:
     waits = {queue: offset for result in results for queue, offset in result.waits.items()}
     lost = finished_part([*work.holes, *(planned.lost for planned in plan.ranges if planned.lost)], waits)
     files = [file for result in results for file in result.files] + list(absorbed.files)
-    exceptions = [(range_, Outcome.LOST, "no message is there") for range_ in lost]
+    exceptions = [(range_, Outcome.LOST, NO_MESSAGE) for range_ in lost]
     exceptions += [(item.range, Outcome.DROPPED, item.reason) for result in results for item in result.dropped]
-    outcomes = [_outcomes(job, exceptions)] if exceptions else []
+    outcomes = []
+    if exceptions:
+        outcomes.append(outcome_ranges(job.commit_id, job.group.name, job.passes, job.window_id, exceptions))
     if (rule := plan.group.absorb_duplicates) and absorbed.duplicates:
         outcomes.append(duplicate_outcomes(job, absorbed.duplicates, rule.reason))
     if outcomes:
@@ -261,25 +263,3 @@ def _tallies(absorbed: Absorbed, lost: Sequence[QueueRange]) -> dict[MessageQueu
     for range_ in lost:
         tallies[range_.queue][Outcome.LOST] += tally_of_range(range_)
     return tallies
-
-
-def _outcomes(job: ConsumeJob, exceptions: Sequence[tuple[QueueRange, Outcome, str]]) -> pa.Table:
-    """The rows (schema OUTCOME_RANGE) of ranges that are lost or dropped, each with its reason."""
-    count = len(exceptions)
-    ranges = [range_ for range_, _, _ in exceptions]
-    columns: dict[str, Sequence[object]] = {
-        "commit_id": [job.commit_id] * count,
-        "part": [None] * count,
-        "rel": [None] * count,
-        "topic": [range_.queue.topic for range_ in ranges],
-        "broker_name": [range_.queue.broker_name for range_ in ranges],
-        "queue_id": [range_.queue.queue_id for range_ in ranges],
-        "group_name": [job.group.name] * count,
-        "pass": [job.passes[range_.queue] for range_ in ranges],
-        "window_id": [job.window_id] * count,
-        "begin_offset": [range_.begin for range_ in ranges],
-        "end_offset": [range_.end for range_ in ranges],
-        "outcome": [str(outcome) for _, outcome, _ in exceptions],
-        "reason": [reason for _, _, reason in exceptions],
-    }
-    return pa.table(columns, schema=tables.OUTCOME_RANGE)
