@@ -14,6 +14,7 @@ from typing import Any
 from rmq_store.broker_files.log_names import LogNames, QueueCuts, observed_in_log
 from rmq_store.commit.ctl import SCHEDULE_GROUP, Observed
 from rmq_store.message.message import MessageQueue
+from rmq_store.message.message_const import SCHEDULE_TOPIC
 
 QueueKey = tuple[str, int]
 """Topic and queue id."""
@@ -111,6 +112,19 @@ def observed_here(
         if is_kept:
             observed[key] = one
     return tuple(sorted(observed.values(), key=lambda one: (one.group, one.queue)))
+
+
+def emptied(broker: AtBroker, queues: Iterable[MessageQueue]) -> tuple[QueueKey, ...]:
+    """Those of the queues with messages in the lake of which the broker has none: their topic is deleted, or made again and has
+    no message yet. Without consume queues, its topics tell which are deleted. ``queues``: of the broker, in any order."""
+
+    def is_gone(queue: MessageQueue) -> bool:
+        is_emptied = broker.is_emptied(queue)
+        if is_emptied is None:  # no broker deletes the topic of the delay levels, and an old one does not list it
+            return bool(broker.topics) and queue.topic not in broker.topics and queue.topic != SCHEDULE_TOPIC
+        return is_emptied
+
+    return tuple(sorted((queue.topic, queue.queue_id) for queue in queues if is_gone(queue)))
 
 
 def _is_left_over(

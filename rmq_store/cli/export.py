@@ -13,6 +13,7 @@ from rmq_store.cli.common import open_store, shard_of_broker
 from rmq_store.cli.options import BrokerOption, DryRunOption, ShardOption, StoreOptions, local_file
 from rmq_store.cli.output import Output
 from rmq_store.errors import WrongUse
+from rmq_store.utils.suggestions import listed
 
 if TYPE_CHECKING:
     from rmq_store.broker_files.offsets_to_broker import How
@@ -76,6 +77,7 @@ def export(
         "waiting_messages": exported.waiting_messages,
         "waiting_deleted": exported.waiting_deleted,
         "waiting_levels": exported.waiting_levels,
+        "left_out": exported.left_out,
     }
     if target is None:
         output.file(exported.text)
@@ -112,6 +114,11 @@ def _notes(exported: OffsetsExport) -> list[str]:
     notes += [
         f"{key}: {count:,} messages of a topic that was deleted at the broker are not consumed in this store; {unseen}"
         for key, count in exported.waiting_deleted.items()
+    ]
+    notes += [
+        f"{key}: the offsets of queues {listed(list(map(str, ids)))} are left out: at the last import the broker had no "
+        "message of them, as their topic was deleted or made again. A new message there has offset 0"
+        for key, ids in exported.left_out.items()
     ]
     if exported.waiting_levels:
         notes.append(

@@ -26,6 +26,7 @@ def export_of(offset: int) -> OffsetsExport:
         waiting_messages={},
         waiting_deleted={},
         waiting_levels=0,
+        left_out={},
     )
 
 

@@ -523,14 +523,30 @@ def test_an_offset_that_a_broker_of_version_4_left_in_its_file_is_one_of_the_del
     assert broker.consumed() == ["a003", "a004", "b000", "b001"]
 
 
-@pytest.mark.parametrize("offsets", [{}, {"T@g": 0}])
-def test_a_queue_that_has_no_message_yet_keeps_its_groups_offset(broker: Broker, offsets: dict[str, int]) -> None:
-    """Also where the group has read from the new queue that it is empty, and has committed its offset 0."""
+@pytest.mark.parametrize(("offsets", "topics"), [({}, ("T", "U")), ({"T@g": 0}, ("T", "U")), ({}, ("U",))])
+def test_a_queue_that_has_no_message_yet_keeps_its_groups_offset(
+    broker: Broker, offsets: dict[str, int], topics: tuple[str, ...]
+) -> None:
+    """Also where the group has read from the new queue that it is empty, and has committed its offset 0. An offset of the old
+    queue is not exported: the broker would pass over as many messages of the new one."""
     broker.sends(*sent("a", 0, 5), *sent("u", 0, 1, "U"))
     broker.imported(offsets={"T@g": 3})
     broker.deletes_topic()
     broker.sends(*sent("u", 1, 2, "U"))
-    broker.imported(offsets=offsets)
+    files = Path(broker.files(offsets, topics))
+    broker.rmq.json("import-store", str(files), "--broker", "broker-a")
+    export = ("offsets", "export", "--broker", "broker-a")
+    assert (table_of(broker.rmq, "broker-a"), broker.rmq.json(*export)["left_out"]) == ({}, {"T@g": [0]})
+    broker.rmq.json("cutover", "--broker", "broker-a", "--reason", "switched off")
+    broker.rmq.json("consume", "--group", "g", "--max-messages", "1")
+    exported = broker.rmq.json(*export)
+    assert (exported["left_out"], exported["waiting_deleted"]) == ({"T@g": [0]}, {"T@g": 1})
+    assert table_of(broker.rmq, "broker-a") == {}
+    assert "T@g: the offsets of queues 0 are left out" in broker.rmq(*export).err
+    file = str(files / "config" / "consumerOffset.json")
+    assert broker.rmq.json(*export, "--merge", file)["changes"] == []
+    broker.rmq.json("hand-back", "--broker", "broker-a", "--reason", "it runs again")
+    assert table_of(broker.rmq, "broker-a") == {}
     broker.rmq.json("cutover", "--broker", "broker-a", "--reason", "switched off")
     broker.rmq.json("consume", "--group", "g")
     assert broker.consumed() == ["a003", "a004"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rmq_store.admin.delete_group import is_gone
@@ -17,12 +17,12 @@ from rmq_store.broker_files.offsets_to_broker import (
     KnownOffsets,
     OffsetForm,
 )
-from rmq_store.broker_files.queue_generations import Generations
+from rmq_store.broker_files.queue_generations import Generations, QueueKey
 from rmq_store.commit.ctl import SCHEDULE_GROUP
 from rmq_store.commit.positions import PositionKind, Positions, cutover_id, del_id, group_of, off_id, queue_of
 from rmq_store.errors import WrongUse
 from rmq_store.lake.commit.cursor import refuse_rolled_back
-from rmq_store.lake.table.imports import OFFSETS_FILE, generations, last_configs, names_of_log, next_name
+from rmq_store.lake.table.imports import EMPTIED, OFFSETS_FILE, generations, last_configs, names_of_log, next_name
 from rmq_store.lake.table.shard import Shard
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import RETRY_GROUP_TOPIC_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC, retry_topic
@@ -43,6 +43,9 @@ class OffsetsExport:
     """Per ``topic@group``, messages in the lake's own queues of the topic; per topic where no group has an offset."""
     waiting_deleted: Mapping[str, int]
     """Per ``topic@group``, messages that the group has not consumed here and that the broker has deleted with their topic."""
+    left_out: Mapping[str, tuple[int, ...]]
+    """Per ``topic@group``, the ids of the queues in which the group has an offset here, and of which the broker had no message
+    at the newest import: their topic is deleted there, or made again. A new message there has offset 0."""
     waiting_levels: int
     """Messages in the broker's own delay levels after ``delays``, which the broker is to deliver."""
     form: OffsetForm = CONSUMER_OFFSETS
@@ -83,12 +86,20 @@ def export_offsets(shard: Shard, broker_name: str) -> OffsetsExport:
     stored = [(group_of(app_id), queue_of(app_id), offset) for app_id, offset in positions.of_kind(PositionKind.OFFSET)]
     names, queues = names_of_log(shard, broker_name), generations(shard, broker_name)
     consumed = _in_log(names, [(group, q, offset) for group, q, offset in stored if group not in gone])
-    committed = [(group, q, max(offset - queues.base(q), 0)) for group, q, offset in consumed]
     newest = last_configs(shard, broker_name)
+    emptied = {(topic, queue_id) for topic, queue_id in (newest.parameter(EMPTIED) or () if newest else ())}
+
+    def is_at_broker(queue: MessageQueue) -> bool:
+        return (queue.topic, queue.queue_id) not in emptied
+
+    committed = [(group, q, max(offset - queues.base(q), 0)) for group, q, offset in consumed if is_at_broker(q)]
     seen = [(one.group, one.queue, one.offset) for one in newest.observed] if newest else []
     seen = _in_log(names, [one for one in seen if positions.get(del_id(one[0])) is None])
+    left_out = [one for one in (*consumed, *seen) if not is_at_broker(one[1])]
     # A group that has none in the newest generation has none at the broker.
-    observed = [(group, q, offset - queues.base(q)) for group, q, offset in seen if offset >= queues.base(q)]
+    observed = [
+        (group, q, offset - queues.base(q)) for group, q, offset in seen if is_at_broker(q) and offset >= queues.base(q)
+    ]
     # Until the cut-over the broker owns its groups, also one that was deleted in the lake.
     deleted_at_broker = gone if positions.get(cutover_id(broker_name)) else frozenset()
     offsets = KnownOffsets(_groups(committed), _groups(observed), deleted_at_broker)
@@ -99,7 +110,8 @@ def export_offsets(shard: Shard, broker_name: str) -> OffsetsExport:
         version=DataVersion(timestamp=max((updated_ms for _, (_, updated_ms) in positions.items()), default=0)),
         waiting_retries=_waiting_retries(shard, positions, gone),
         waiting_messages=_waiting_messages(shard, positions, offsets.table, stored, gone),
-        waiting_deleted=_waiting_deleted(queues, consumed),
+        waiting_deleted=_waiting_deleted(positions, queues, emptied, consumed),
+        left_out=_left_out(left_out),
         waiting_levels=_waiting_levels(positions, broker_name, queues, delays.table),
         form=LMQ_OFFSETS if newest and newest.parameter(OFFSETS_FILE) == LMQ_OFFSETS.name else CONSUMER_OFFSETS,
     )
@@ -193,11 +205,22 @@ def _is_sent_to(topic: str) -> bool:
     return topic not in (SCHEDULE_TOPIC, TIMER_TOPIC) and not topic.startswith(RETRY_GROUP_TOPIC_PREFIX)
 
 
-def _waiting_deleted(queues: Generations, consumed: Iterable[_Stored]) -> dict[str, int]:
+def _waiting_deleted(
+    positions: Positions, queues: Generations, emptied: Collection[QueueKey], consumed: Iterable[_Stored]
+) -> dict[str, int]:
     waiting: dict[str, int] = defaultdict(int)
     for group, queue, offset in consumed:
-        waiting[key_of(queue.topic, group)] += max(queues.base(queue) - offset, 0)
+        is_empty = (queue.topic, queue.queue_id) in emptied
+        end = positions.max_offset(queue) if is_empty else queues.base(queue)
+        waiting[key_of(queue.topic, group)] += max(end - offset, 0)
     return {key: count for key, count in sorted(waiting.items()) if count}
+
+
+def _left_out(stored: Iterable[_Stored]) -> dict[str, tuple[int, ...]]:
+    queue_ids: dict[str, set[int]] = defaultdict(set)
+    for group, queue, _ in stored:
+        queue_ids[key_of(queue.topic, group)].add(queue.queue_id)
+    return {key: tuple(sorted(ids)) for key, ids in sorted(queue_ids.items())}
 
 
 def _waiting_levels(positions: Positions, broker_name: str, generations: Generations, delays: OffsetTable) -> int:

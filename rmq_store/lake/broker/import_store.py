@@ -19,7 +19,7 @@ from rmq_store.broker_files.consume_queue_file import ConsumeQueueFiles, list_co
 from rmq_store.broker_files.file_source import FileSource
 from rmq_store.broker_files.limits import MOST_CONFIG_BYTES, MOST_QUEUES
 from rmq_store.broker_files.mapped_file_queue import MappedFileQueue
-from rmq_store.broker_files.queue_generations import AtBroker, Generations, QueueKey, observed_here
+from rmq_store.broker_files.queue_generations import AtBroker, Generations, QueueKey, emptied, observed_here
 from rmq_store.broker_files.rocks_db import refuse_rocksdb
 from rmq_store.commit.claim import Wish
 from rmq_store.commit.ctl import Action, Ctl, is_born_here
@@ -44,6 +44,7 @@ from rmq_store.lake.table.import_parameters import parameter_of_import
 from rmq_store.lake.table.imports import (
     BEGUN_AGAIN,
     CONTINUES_OF,
+    EMPTIED,
     END_NOTE,
     GENERATIONS,
     OFFSETS_FILE,
@@ -317,6 +318,8 @@ class _Import:
         parameters = configs.parameters
         if not configs.has_groups and recorded and (offsets_file := recorded.parameter(OFFSETS_FILE)):
             parameters = parameters | {OFFSETS_FILE: offsets_file}
+        if gone := emptied(at_broker, (queue for queue in ends if queue.broker_name == name)):
+            parameters = parameters | {EMPTIED: list(map(list, gone))}
         notes = (*configs.notes, *not_installed(handed, configs.observed))
         return replace(configs, observed=observed, parameters=parameters, notes=notes)
 

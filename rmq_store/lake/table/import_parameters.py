@@ -29,6 +29,7 @@ _SHAPES: Mapping[str, Shape] = {
     },
     "continues_of": str,
     "deleted": int,
+    "emptied": [(str, int)],
     "end_note": str,
     "fingerprint": (int, str),
     "generations": [(str, int, [int])],

@@ -57,6 +57,10 @@ OFFSETS_FILE = "offsets_file"
 POP_GROUPS = "pop_groups"
 """The parameter of an import whose broker has set groups to pop: [topic, group] of each."""
 
+EMPTIED = "emptied"
+"""The parameter of an import whose broker had no message of queues that have some here, as their topics were deleted or made
+again: [topic, queue id] of each."""
+
 KV_STORE = "kv_store"
 """The parameter of an import whose broker has a database of popped messages."""
 
@@ -231,7 +235,7 @@ def parameters_of_next(shard: Shard, broker_name: str) -> dict[str, Any]:
         **({END_NOTE: note} if (note := newest.parameter(END_NOTE)) else {}),
         "topics": configs.parameter("topics"),
         "groups": configs.parameter("groups"),
-        **{name: value for name in (OFFSETS_FILE, POP_GROUPS, KV_STORE) if (value := configs.parameter(name))},
+        **{name: value for name in (OFFSETS_FILE, POP_GROUPS, KV_STORE, EMPTIED) if (value := configs.parameter(name))},
         **({CONTINUES_OF: first.commit_id} if first else {}),
         **generations_of(shard, broker_name),
     }
