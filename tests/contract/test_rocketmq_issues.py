@@ -346,7 +346,7 @@ def test_a_delivery_never_stops_nor_passes_over_a_message(world: World, clock_ba
     assert sorted(body or b"" for body in bodies(world.retries())) == bodies(lane)
 
 
-def test_1472_a_brokers_delay_offset_beyond_its_queue_is_not_adopted(tmp_path: Path) -> None:
+def test_1472_a_brokers_delay_offset_beyond_its_queue_is_its_end(tmp_path: Path) -> None:
     world = LakeWorld(tmp_path)
     level = MessageQueue("SCHEDULE_TOPIC_XXXX", SHARD, 2)
     world.fill(level, [said(n, REAL_TOPIC="%RETRY%billing", REAL_QID="0") for n in range(2)])
@@ -356,8 +356,11 @@ def test_1472_a_brokers_delay_offset_beyond_its_queue_is_not_adopted(tmp_path: P
     world.commit(Proposal(seen, {}, {import_id(SHARD): 1}))
     request, why = f"{DAY}-cutover", "the broker is gone"
     cutover(world.store, world.shard, SHARD, world.host, request_id=request, actor=BEN, reason=why)
-    assert world.deliver(f"{DAY}-d1").delivered == 2
-    assert bodies(world.retries()) == [b"0", b"1"]
+    assert world.deliver(f"{DAY}-d1").delivered == 0
+    assert world.positions().offsets_of(SCHEDULE_GROUP) == {level: 2}
+    world.fill(level, [said(2, REAL_TOPIC="%RETRY%billing", REAL_QID="0")])
+    assert world.deliver(f"{DAY}-d2").delivered == 1
+    assert bodies(world.retries()) == [b"2"]
 
 
 Told = Callable[[list[MessageExt], Any], Any]
