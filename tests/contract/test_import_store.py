@@ -254,6 +254,7 @@ def test_an_import_reads_nothing_of_the_imports_before_the_last_one(
     whole = commit_log(broker, 0).read_bytes()
     remove_from(broker, FILE_BYTES)
     shutil.rmtree(broker / "consumequeue")
+    (broker / "config" / "delayOffset.json").unlink()  # of the whole log: it would count only to the end of each queue
     opened = opened_ctl_files(monkeypatch)
     counts = []
     for number in range(1, 11):
@@ -1208,8 +1209,7 @@ def test_a_level_offset_beyond_the_end_of_its_queue_is_its_end(lake: Lake, tmp_p
     (shard,) = lake.store.shards()
     report = cut_over(lake, shard, "moved")
     assert (report.waiting, report.levels, report.left_out) == (0, (), ())
-    (note,) = report.notes
-    assert note.startswith("delay level 3: the offset 2 of delayOffset.json is beyond the end of its queue, 1")
+    assert report.notes == ()
     assert shard.positions().offsets_of(SCHEDULE_GROUP) == {MessageQueue(SCHEDULE_TOPIC, BROKER, 2): 1}
     assert deliver(lake.store, shard, "2026-01-01-d1", TESTS, lake.host, now_ms=ALL_DUE_MS).status == "empty"
     assert query(lake.store, "SELECT * FROM audit").to_pylist() == []

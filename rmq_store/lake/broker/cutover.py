@@ -19,7 +19,7 @@ from rmq_store.commit.claim import Wish
 from rmq_store.commit.ctl import SCHEDULE_GROUP, Action, Actor, Ctl, Moved, Observed, Proposal, canonical_json
 from rmq_store.commit.positions import Positions, QueueRange, cutover_id, del_id, grp_id, import_id, off_id, pas_id
 from rmq_store.commit.request import Status
-from rmq_store.consumer.delay import delay_level_to_queue_id, queue_id_to_delay_level
+from rmq_store.consumer.delay import delay_level_to_queue_id
 from rmq_store.errors import WrongUse
 from rmq_store.lake.broker.broker_levels import delivered_levels
 from rmq_store.lake.broker.broker_timer import WaitingTimers, waiting_timers
@@ -176,7 +176,7 @@ def _report(
         waiting=_waiting(positions, names, moves, salvage_gaps(shard)),
         notes=(
             *_end_notes(shard, broker_name),
-            *_level_notes(shard, positions, broker_name, levels),
+            *_level_notes(shard, broker_name, levels),
             *_timer_notes(store, shard, positions, names),
             *_popped_notes(status, popped),
         ),
@@ -238,8 +238,7 @@ def _adopted(store: LakeStore, shard: Shard, broker_name: str) -> _Adoption:
 def _corrected(positions: Positions, newest: Ctl | None) -> list[Observed]:
     """What the import observed, with the offset of each level corrected into [min, max] of its queue, as the broker does when
     it starts: ``ScheduleMessageService#correctDelayOffset`` (rules 3.4). The broker trims these queues whatever its
-    ``delayOffset.json`` says, a power failure may take the end of the log and not of this file, and a salvage may leave out the
-    last record."""
+    ``delayOffset.json`` says. Imports of earlier versions kept an offset beyond the end."""
     return [
         replace(seen, offset=min(max(seen.offset, positions.min_offset(seen.queue)), positions.max_offset(seen.queue)))
         if seen.group == SCHEDULE_GROUP
@@ -325,10 +324,8 @@ def _end_notes(shard: Shard, broker_name: str) -> tuple[str, ...]:
     return (f"at the last import {note}",) if note else ()
 
 
-def _level_notes(
-    shard: Shard, positions: Positions, broker_name: str, levels: tuple[LevelProgress, ...]
-) -> tuple[str, ...]:
-    """What the broker's log shows beyond its ``delayOffset.json``, and what that file says beyond the log."""
+def _level_notes(shard: Shard, broker_name: str, levels: tuple[LevelProgress, ...]) -> tuple[str, ...]:
+    """What the broker's log shows beyond its ``delayOffset.json``."""
     notes = []
     newest = last_configs(shard, broker_name)
     if newest and newest.parameter("abort"):
@@ -336,13 +333,6 @@ def _level_notes(
             "the broker's file 'abort' was there at the last import: it was killed, or was still running. The offsets that it "
             "saved may be some seconds old, so that messages are consumed twice; if it is running, stop it and import again"
         )
-    for seen in newest.observed if newest else ():
-        end = positions.max_offset(seen.queue)
-        if seen.group == SCHEDULE_GROUP and seen.offset > end:
-            notes.append(
-                f"delay level {queue_id_to_delay_level(seen.queue.queue_id)}: the offset {seen.offset:,} of delayOffset.json "
-                f"is beyond the end of its queue, {end:,}. As at the broker it counts as that end: nothing of the level waits"
-            )
     for level in levels:
         if level.delivered:
             notes.append(
