@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from rmq_store.broker_files.log_names import LogNames, QueueCuts, observed_in_log
@@ -98,7 +98,7 @@ def observed_here(
     before = {(one.group, one.queue): one for one in earlier}
     at_broker = []
     for one in broker.newest:
-        here = _corrected(Observed(one.group, one.queue, generations.base(one.queue) + one.offset), ends)
+        here = Observed(one.group, one.queue, generations.base(one.queue) + one.offset)
         if not _is_left_over(generations, ends, before.get((one.group, one.queue)), here):
             at_broker.append(here)
     observed = {(one.group, one.queue): one for one in observed_in_log(names, before.values(), at_broker)}
@@ -112,14 +112,6 @@ def observed_here(
         if is_kept:
             observed[key] = one
     return tuple(sorted(observed.values(), key=lambda one: (one.group, one.queue)))
-
-
-def _corrected(here: Observed, ends: Mapping[MessageQueue, int]) -> Observed:
-    """A delay level is delivered to the end of its queue at most, as the broker corrects it when it starts
-    (``ScheduleMessageService#correctDelayOffset``, rules 3.4): else a message that it stores there later would count as
-    delivered, since a level never falls."""
-    end = ends.get(here.queue)
-    return here if end is None or here.group != SCHEDULE_GROUP else replace(here, offset=min(here.offset, end))
 
 
 def emptied(broker: AtBroker, queues: Iterable[MessageQueue]) -> tuple[QueueKey, ...]:

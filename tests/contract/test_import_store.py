@@ -254,7 +254,6 @@ def test_an_import_reads_nothing_of_the_imports_before_the_last_one(
     whole = commit_log(broker, 0).read_bytes()
     remove_from(broker, FILE_BYTES)
     shutil.rmtree(broker / "consumequeue")
-    (broker / "config" / "delayOffset.json").unlink()  # of the whole log: it would count only to the end of each queue
     opened = opened_ctl_files(monkeypatch)
     counts = []
     for number in range(1, 11):
@@ -1213,6 +1212,21 @@ def test_a_level_offset_beyond_the_end_of_its_queue_is_its_end(lake: Lake, tmp_p
     assert shard.positions().offsets_of(SCHEDULE_GROUP) == {MessageQueue(SCHEDULE_TOPIC, BROKER, 2): 1}
     assert deliver(lake.store, shard, "2026-01-01-d1", TESTS, lake.host, now_ms=ALL_DUE_MS).status == "empty"
     assert query(lake.store, "SELECT * FROM audit").to_pylist() == []
+
+
+def test_a_message_at_a_level_offset_that_was_beyond_the_end_waits(lake: Lake, tmp_path: Path) -> None:
+    """The broker has corrected the offset, and stored a message there."""
+    level: dict[str, Any] = {"topic": SCHEDULE_TOPIC, "queue_id": 2}
+    delayed = [{"properties": {"REAL_TOPIC": "T", "REAL_QID": "3", "UNIQ_KEY": f"k{n}"}} for n in range(2)]
+    messages = [level | delayed[0], delayed[0] | {"queue_offset": 0}, level | delayed[1] | {"queue_offset": 1}]
+    for number, (count, offset) in enumerate([(2, 2), (3, 1)]):
+        folder = store_of(tmp_path / f"made-{number}", *messages[:count])
+        (folder / "config").mkdir()
+        (folder / "config" / "delayOffset.json").write_text(f'{{"offsetTable":{{3:{offset}}}}}')
+        lake.load(folder)
+    (shard,) = lake.store.shards()
+    assert cut_over(lake, shard, "moved").waiting == 1
+    assert deliver(lake.store, shard, "2026-01-01-d1", TESTS, lake.host, now_ms=ALL_DUE_MS).delivered == 1
 
 
 def test_the_gap_of_a_salvage_in_a_level_is_lost_and_stops_no_delivery(lake: Lake, tmp_path: Path) -> None:

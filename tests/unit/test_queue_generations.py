@@ -120,17 +120,6 @@ def test_in_a_log_with_two_names_a_group_keeps_its_offsets_under_both() -> None:
     assert begun == (Observed("g", QUEUE, 4), Observed("g", newer, 7))
 
 
-def test_a_delay_level_is_delivered_to_the_end_of_its_queue_at_most() -> None:
-    """Else the message that the broker stores there next would count as delivered: a level never falls."""
-    level = MessageQueue("SCHEDULE_TOPIC_XXXX", "a", 2)
-    beyond = at_broker((Observed(SCHEDULE_GROUP, level, 11),))
-    seen = observed_here(ONE_NAME, Generations(), beyond, {level: 10}, ())
-    assert seen == (Observed(SCHEDULE_GROUP, level, 10),)
-    corrected = at_broker((Observed(SCHEDULE_GROUP, level, 10),))
-    assert observed_here(ONE_NAME, Generations(), corrected, {level: 11}, seen) == seen
-    assert observed_here(ONE_NAME, Generations(), beyond, {}, ()) == (Observed(SCHEDULE_GROUP, level, 11),)
-
-
 def test_a_delay_level_never_falls_under_any_name() -> None:
     names = LogNames(("a", "b"), ({("SCHEDULE_TOPIC_XXXX", 2): 4},))
     older, newer = (MessageQueue("SCHEDULE_TOPIC_XXXX", name, 2) for name in names.names)

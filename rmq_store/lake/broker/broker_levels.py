@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rmq_store.broker_files.delivered_levels import Copy, CopyKey, Delayed, LevelProgress, level_progress
+from rmq_store.commit.ctl import SCHEDULE_GROUP, Observed
+from rmq_store.commit.positions import Positions
 from rmq_store.lake.read.message_search import quoted
 from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.message.message_const import SCHEDULE_TOPIC
 from rmq_store.utils.numbers import whole_number
+
+
+def with_levels_to_end(positions: Positions, observed: Iterable[Observed]) -> tuple[Observed, ...]:
+    """What an import observed, with the offset of each level at most at the end of its queue. A power failure may take the end
+    of the log and not ``delayOffset.json``, and a salvage may leave out the last record. The broker corrects such an offset
+    when it starts: ``ScheduleMessageService#correctDelayOffset`` (rules 3.4). ``positions``: of when it was observed; messages
+    that came later may have the offset."""
+    return tuple(
+        replace(seen, offset=min(seen.offset, positions.max_offset(seen.queue)))
+        if seen.group == SCHEDULE_GROUP
+        else seen
+        for seen in observed
+    )
 
 
 def delivered_levels(

@@ -21,7 +21,7 @@ from rmq_store.commit.positions import Positions, QueueRange, cutover_id, del_id
 from rmq_store.commit.request import Status
 from rmq_store.consumer.delay import delay_level_to_queue_id
 from rmq_store.errors import WrongUse
-from rmq_store.lake.broker.broker_levels import delivered_levels
+from rmq_store.lake.broker.broker_levels import delivered_levels, with_levels_to_end
 from rmq_store.lake.broker.broker_timer import WaitingTimers, waiting_timers
 from rmq_store.lake.broker.diverged_log import refuse_closed
 from rmq_store.lake.broker.popped_messages import NOTHING_POPPED, Popped, popped_messages, popped_of
@@ -216,7 +216,7 @@ def _adopted(store: LakeStore, shard: Shard, broker_name: str) -> _Adoption:
         )
     if newest is None:
         raise WrongUse(f"nothing of broker {broker_name} has been imported into shard {shard.name}")
-    observed = _corrected(positions, newest)
+    observed = [_raised(positions, seen) for seen in with_levels_to_end(positions, newest.observed)]
     recorded = {seen.queue: seen.offset for seen in observed if seen.group == SCHEDULE_GROUP}
     names = names_of_log(shard, broker_name).names
     levels: list[LevelProgress] = []
@@ -235,16 +235,11 @@ def _adopted(store: LakeStore, shard: Shard, broker_name: str) -> _Adoption:
     return _Adoption(adopted_moves(positions, known), tuple(levels))
 
 
-def _corrected(positions: Positions, newest: Ctl | None) -> list[Observed]:
-    """What the import observed, with the offset of each level corrected into [min, max] of its queue, as the broker does when
-    it starts: ``ScheduleMessageService#correctDelayOffset`` (rules 3.4). The broker trims these queues whatever its
-    ``delayOffset.json`` says. Imports of earlier versions kept an offset beyond the end."""
-    return [
-        replace(seen, offset=min(max(seen.offset, positions.min_offset(seen.queue)), positions.max_offset(seen.queue)))
-        if seen.group == SCHEDULE_GROUP
-        else seen
-        for seen in (newest.observed if newest else ())
-    ]
+def _raised(positions: Positions, seen: Observed) -> Observed:
+    """The broker trims its level queues whatever its ``delayOffset.json`` says, and corrects an offset before the first message
+    when it starts: ``ScheduleMessageService#correctDelayOffset`` (rules 3.4)."""
+    is_level = seen.group == SCHEDULE_GROUP
+    return replace(seen, offset=max(seen.offset, positions.min_offset(seen.queue))) if is_level else seen
 
 
 def adopted_moves(positions: Positions, observed: Iterable[Observed]) -> tuple[Moved, ...]:
@@ -281,7 +276,7 @@ def _left_out(shard: Shard, positions: Positions, broker_name: str) -> tuple[str
     """A note on every group whose offset is beyond the end of queues, where it is not adopted."""
     newest = last_configs(shard, broker_name)
     beyond: dict[tuple[str, str], list[MessageQueue]] = {}
-    for seen in _corrected(positions, newest):
+    for seen in with_levels_to_end(positions, newest.observed) if newest else ():
         queue = seen.queue
         unknown = positions.get(off_id(seen.group, queue)) is None and positions.get(del_id(seen.group)) is None
         if unknown and seen.offset > positions.max_offset(queue):

@@ -8,7 +8,7 @@ skip and record it. The broker's offsets and configs are kept as observations.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -22,11 +22,12 @@ from rmq_store.broker_files.mapped_file_queue import MappedFileQueue
 from rmq_store.broker_files.queue_generations import AtBroker, Generations, QueueKey, emptied, observed_here
 from rmq_store.broker_files.rocks_db import refuse_rocksdb
 from rmq_store.commit.claim import Wish
-from rmq_store.commit.ctl import Action, Ctl, is_born_here
+from rmq_store.commit.ctl import Action, Ctl, Observed, is_born_here
 from rmq_store.commit.positions import Positions, import_id
 from rmq_store.commit.request import Status, refuse_other_request
 from rmq_store.errors import BadData, WrongUse
 from rmq_store.lake.broker.broker_configs import BrokerConfigs, read_configs
+from rmq_store.lake.broker.broker_levels import with_levels_to_end
 from rmq_store.lake.broker.common_log import common_log, what_differs
 from rmq_store.lake.broker.diverged_log import LogCut, log_cut, refuse_closed
 from rmq_store.lake.broker.handed_offsets import handed_offsets, not_installed
@@ -220,7 +221,9 @@ class _Import:
         part = self._part(len(parts) + 1, cut, generations, begun_again)
         ends = {queue: begun.max_offset(queue) for queue in begun.all_queues()}
         ends |= {segment.queue: (segment.base or 0) + segment.count for segment in read.produced}
-        configs = self._configs(cut, recorded, generations, ends)
+        # The broker corrects an offset beyond the end when it starts: then a message of this part has it, and waits.
+        earlier = with_levels_to_end(begun, recorded.observed) if recorded else ()
+        configs = self._configs(cut, recorded, earlier, generations, ends)
         notes = configs.notes if read.note is None else (*configs.notes, read.note)
         made = import_commit(job, part, read, configs, recorded, begun)
         if cut is not None:
@@ -302,15 +305,20 @@ class _Import:
         return recorded_generations(self.shard, cut.broker_name).before(cut.by_queue)
 
     def _configs(
-        self, cut: LogCut | None, recorded: Ctl | None, generations: Generations, ends: Mapping[MessageQueue, int]
+        self,
+        cut: LogCut | None,
+        recorded: Ctl | None,
+        earlier: Iterable[Observed],
+        generations: Generations,
+        ends: Mapping[MessageQueue, int],
     ) -> BrokerConfigs:
-        """Those of the files, with the offsets of the groups in the queues of all names of the log."""
+        """Those of the files, with the offsets of the groups in the queues of all names of the log. ``earlier``: what
+        ``recorded`` has of them."""
         name, configs = self.request.broker_name, self.broker.configs
         if cut is None:
             names = names_of_log(self.shard, name)
         else:
             names = names_of_log(self.shard, cut.broker_name).continued_by(cut.name, cut.by_queue)
-        earlier = recorded.observed if recorded else ()
         handed = handed_offsets(self.shard, name)
         is_emptied = partial(self._is_emptied, generations, ends)
         at_broker = AtBroker(configs.observed, configs.topics, is_emptied, configs.has_groups, configs.has_levels)
