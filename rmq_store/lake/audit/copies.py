@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from rmq_store.commit.ctl import SCHEDULE_GROUP, lane
 from rmq_store.consumer.retry import Cause
-from rmq_store.lake.audit.file_content import COPIES, OF_COMMIT, ORIGIN, ORIGINALS, PLACE, sums_of
+from rmq_store.lake.audit.file_content import COPIES, OF_COMMIT, ORIGIN, ORIGINALS, PLACE, differ, sums_of
 from rmq_store.lake.audit.finding import Finding, Problem
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.tables import origin_of_row
@@ -135,13 +135,7 @@ def _other_attempts(both: pa.Table) -> pa.ChunkedArray:
 
 def _other_epochs(both: pa.Table) -> pa.ChunkedArray:
     """Delivered copies with another epoch than their message: a delivery keeps it."""
-    return pc.and_(_is_of(both, DELIVERED), _is_other(both.column("epoch"), both.column("message_epoch")))
-
-
-def _is_other(left: pa.ChunkedArray, right: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Where two columns differ; two nulls do not."""
-    one_null = pc.not_equal(pc.is_null(left), pc.is_null(right))
-    return pc.or_(pc.fill_null(pc.not_equal(left, right), False), one_null)
+    return pc.and_(_is_of(both, DELIVERED), differ(both.column("epoch"), both.column("message_epoch")))
 
 
 def _of_another_commit(shard: Shard, copies: pa.Table, commits: pa.Table) -> Iterator[Finding]:

@@ -10,6 +10,7 @@ import hashlib
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +38,7 @@ from rmq_store.message.message_const import SCHEDULE_TOPIC, MessageConst
 from rmq_store.message.sys_flag import MessageSysFlag
 from rmq_store.window.deliver import CAUSE as DELIVERED
 
+Column = TypeVar("Column", pa.Array, pa.ChunkedArray)
 Numbers = npt.NDArray[np.int64]
 Sums = npt.NDArray[np.uint64]
 Mask = npt.NDArray[np.bool_]
@@ -514,11 +516,13 @@ def property_sums(maps: pa.Array) -> Sums:
     return sums
 
 
-def _differ(left: pa.Array, right: pa.Array) -> Mask:
+def differ(left: Column, right: Column) -> Column:
     """Where two columns differ; two nulls do not."""
-    unequal = np.asarray(pc.fill_null(pc.not_equal(left, right), False))
-    one_null: Mask = np.asarray(pc.is_null(left)) != np.asarray(pc.is_null(right))
-    return unequal | one_null
+    return pc.or_(pc.fill_null(pc.not_equal(left, right), False), pc.xor(pc.is_null(left), pc.is_null(right)))
+
+
+def _differ(left: pa.Array, right: pa.Array) -> Mask:
+    return np.asarray(differ(left, right))
 
 
 def _places(task: ContentTask, kind: _Kind, rows: Numbers, offsets: Numbers) -> list[RowProblem]:
