@@ -36,7 +36,7 @@ class ConcurrentCalls:
     def _run(self, begin: int, end: int, size: int) -> Ran:
         answer, process = self._listener.answered(lambda process: self._request(process, begin, end, size))
         board, death = process.board, answer if isinstance(answer, Death) else None
-        judged, is_again = board.judged, process.is_starter_dead
+        judged = board.judged
         try:
             if not begin <= judged <= end or (judged == begin and death is None):
                 raise BadBoard
@@ -52,7 +52,7 @@ class ConcurrentCalls:
         if judged > begin:
             self._listener.deaths.returned()
         if isinstance(answer, Death):
-            return Ran(judged) if judged == end or is_again else Ran(judged, answer)
+            return Ran(judged) if judged == end or process.is_starter_dead else Ran(judged, answer)
         self._kept = self._kept or answer.get("kept") is not False
         return Ran(judged)
 

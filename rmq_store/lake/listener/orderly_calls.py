@@ -54,9 +54,9 @@ class OrderlyCalls:
     def __call__(self, messages: Sequence[MessageExt]) -> OrderlyAnswer:
         """The answer for a batch. Raises ListenerError."""
         first = messages[0].queue_offset
-        views = [message for message in messages if isinstance(message, MessageView)] if not self._answers else []
         most_ahead = MOST_AHEAD if self._ahead else 0
         while not self._answers:
+            views = [message for message in messages if isinstance(message, MessageView)]
             if not self._request(views, most_ahead):
                 most_ahead = 0
         offset, answer = self._answers.popleft()
