@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import TypeVar
 
 from rmq_store.errors import RmqError
@@ -56,6 +56,7 @@ def audit(store: LakeStore, progress: Progress | None = None) -> list[Finding]:
             ask = passing_over(
                 opened, findings, lambda: stack.enter_context(snapshot_of(opened, _TEXTS, reread=_REREAD))
             )
+            ask = cache(ask)  # a part begins again after each record that it passes over
         except _UNREADABLE:  # each part then reads only what it needs
             ask = None
         return [*findings, *(finding for name, part in _PARTS.items() for finding in _tried(opened, ask, name, part))]
