@@ -119,6 +119,8 @@ def platform(
         # The story kills a scheduler and does not want to wait for minutes until its tasks are tried again.
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "40",
         "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "15",
+        # A group is added a few steps before its DAG is needed. Reading all files every 30 s is a tenth of the story's CPU.
+        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "120",
     }
     platform = Platform(tmp_path_factory.mktemp("platform"), airflow_database, s3_server, given, more)
     try:
