@@ -1,7 +1,8 @@
 """Export of offsets to a broker's files: the lake's offsets, compared with and merged into what a file has (rules 3.1).
 
 A committed offset counts. Where nothing was committed, the broker's own offset counts as the newest import observed it, and
-never lowers a file. A file that knows more than the export is overwritten only with ``--overwrite``.
+never lowers a file. While the broker owns its groups its own file is at least as new, so there it raises nothing either. A file
+that knows more than the export is overwritten only with ``--overwrite``.
 """
 
 from __future__ import annotations
@@ -46,17 +47,22 @@ class KnownOffsets:
     """Groups that were deleted in the lake after the cut-over: their offsets are removed from the broker's file."""
     never_back: bool = False
     """Whether offsets only grow, so that a committed one does not lower a file either."""
+    of_broker: bool = False
+    """Whether the broker owns its groups: their offsets in its file are at least as new as those that were observed."""
 
     @property
     def table(self) -> OffsetTable:
         """All that is known."""
         return self.merged_into({})
 
-    def merged_into(self, table: OffsetTable) -> OffsetTable:
-        """The table of a file with what is known merged in: unknown keys stay as they are."""
+    def merged_into(self, table: OffsetTable, *, is_brokers: bool = False) -> OffsetTable:
+        """The table of a file, maybe the broker's own, with what is known merged in: unknown keys stay as they are."""
         merged = {key: dict(queues) for key, queues in table.items() if not self._is_gone(key)}
         for key, queues in self.observed.items():
-            _raise(merged.setdefault(key, {}), queues)
+            if self.of_broker and is_brokers:
+                merged[key] = {**queues, **merged.get(key, {})}
+            else:
+                _raise(merged.setdefault(key, {}), queues)
         for key, queues in self.committed.items():
             offsets = merged.setdefault(key, {})
             if self.never_back:
@@ -122,7 +128,13 @@ class How(Enum):
 
     KEEP = auto()
     MERGE = auto()
+    """It is the broker's own."""
+    UPDATE = auto()
+    """Merged with, too; it is of an earlier export."""
     OVERWRITE = auto()
+
+
+_MERGING = (How.MERGE, How.UPDATE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +258,7 @@ def planned_write(path: Path, form: OffsetForm, known: KnownOffsets, version: Da
     """
     present = _present(path, form, how)
     before, held_version = present.value
-    after = known.merged_into(before) if how is How.MERGE else known.table
+    after = known.merged_into(before, is_brokers=how is How.MERGE) if how in _MERGING else known.table
     differing = changes(before, after)
     if how is How.KEEP and (lost := [str(change) for change in differing if change.loses]):
         raise WrongUse(
@@ -269,7 +281,8 @@ def planned_write(path: Path, form: OffsetForm, known: KnownOffsets, version: Da
         changed=changed,
         notes=(
             *((present.note,) if from_bak else ()),
-            *(_notes_on_levels(path, known, before) if how is How.MERGE and known.never_back else ()),
+            *(_notes_on_levels(path, known, before) if how in _MERGING and known.never_back else ()),
+            *(_notes_on_lower(path, known, before) if how is How.MERGE and known.of_broker else ()),
             *_notes_on_lowered(path, lowered_of(differing)),
         ),
         keep_bak=from_bak,
@@ -283,6 +296,23 @@ def _notes_on_levels(path: Path, known: KnownOffsets, before: OffsetTable) -> tu
         for one in known.behind(before)
     ]
     return (f"{path}: {listed(ahead)}. The higher offset is kept, so that nothing is delivered twice",) if ahead else ()
+
+
+def _notes_on_lower(path: Path, known: KnownOffsets, before: OffsetTable) -> tuple[str, ...]:
+    """A note on offsets that are further on here than in the file of a broker that owns its groups."""
+    lower = [
+        f"{one.key} queue {one.queue_id} at {one.from_offset} ({one.to_offset} here)"
+        for one in changes(before, known.table)
+        if None not in (one.from_offset, one.to_offset) and not one.loses
+    ]
+    if not lower:
+        return ()
+    note = (
+        f"{path}: {len(lower):,} offsets are lower than at the last import or the hand-back: {listed(lower, 5)}. They stay, as "
+        "the broker owns its groups: they were reset there, or their topic was made again. If no export was installed before "
+        "the hand-back, install it now with --overwrite in place of --merge"
+    )
+    return (note,)
 
 
 def _notes_on_lowered(path: Path, lowered: Sequence[Change]) -> tuple[str, ...]:
@@ -302,7 +332,7 @@ def _present(path: Path, form: OffsetForm, how: How) -> ConfigFile[tuple[OffsetT
             raise
         return ConfigFile(({}, DataVersion()), None, "")
     if present.used is None and how is not How.OVERWRITE and (_text_of(str(path)) or "").strip():
-        end = "remove it and export again" if how is How.MERGE else "give --overwrite"
+        end = "remove it and export again" if how in _MERGING else "give --overwrite"
         raise BadData(
             f"{present.note.removesuffix(EMPTY_TABLE)}. Nothing was written. Restore {form.name}; to discard what only it "
             f"knows, {end}."

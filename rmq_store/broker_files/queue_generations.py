@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from rmq_store.broker_files.log_names import LogNames, QueueCuts, observed_in_log
 from rmq_store.commit.ctl import SCHEDULE_GROUP, Observed
@@ -61,16 +61,70 @@ class Generations:
         return cls({(topic, queue_id): tuple(bases) for topic, queue_id, bases in rows})
 
 
+class WithoutEntries(NamedTuple):
+    """A queue with messages in the lake of which an import found no entry of a message: its topic was deleted, or made again
+    and has no message yet, or the copy of the broker's store is not whole."""
+
+    topic: str
+    queue_id: int
+    end: int
+    """Its next offset in the lake then: as long as it has this end, no message came since."""
+    place: int | None
+    """Commit log offset of its last message; None: not known."""
+    is_gone: bool
+    """Whether it is proved that the broker has no message: its topics lack the topic, or its log begins behind the place."""
+
+    @property
+    def key(self) -> QueueKey:
+        return self.topic, self.queue_id
+
+    def with_log_from(self, begin: int) -> WithoutEntries:
+        """As it is where the broker's log has nothing before ``begin``."""
+        return self._replace(is_gone=self.is_gone or (self.place is not None and self.place < begin))
+
+
+def without_entries(
+    has_entries: Callable[[MessageQueue], bool | None],
+    topics: Collection[str],
+    log_begin: int,
+    ends: Mapping[MessageQueue, int],
+    places_of: Callable[[Mapping[MessageQueue, int]], Mapping[MessageQueue, int]],
+    earlier: Iterable[WithoutEntries] = (),
+) -> tuple[WithoutEntries, ...]:
+    """Those of the queues. One that ``earlier`` has, the import before, stays until it has entries, or a message more here.
+
+    ``has_entries``: whether the broker has an entry of the queue's newest generation, None: the copy has no consume queues.
+    ``topics``: those of the broker; empty: not known. ``log_begin``: the broker's log has nothing before it. ``ends``: the next
+    offset of each queue of the broker in the lake. ``places_of``: the commit log offsets of the messages at these offsets,
+    as far as they are kept here.
+    """
+    recorded = {(one.key, one.end): one for one in earlier}
+    empty: dict[MessageQueue, WithoutEntries] = {}
+    for queue, end in ends.items():
+        key, is_written = (queue.topic, queue.queue_id), has_entries(queue)
+        is_deleted = bool(topics) and queue.topic not in topics
+        before = recorded.get((key, end))
+        # No broker deletes the queues of the delay levels, and an old one does not list their topic.
+        if queue.topic != SCHEDULE_TOPIC and not is_written and (before or is_deleted or is_written is False):
+            is_gone = is_deleted or (before is not None and before.is_gone)
+            empty[queue] = WithoutEntries(*key, end, before.place if before else None, is_gone)
+    unknown = {queue: one.end - 1 for queue, one in empty.items() if one.place is None and not one.is_gone}
+    places = places_of(unknown) if unknown else {}
+    placed = (one._replace(place=places.get(queue, one.place)) for queue, one in empty.items())
+    return tuple(sorted(one.with_log_from(log_begin) for one in placed))
+
+
 @dataclass(frozen=True, slots=True)
 class AtBroker:
     """What a broker's files say of its groups' offsets, in its own numbers."""
 
     newest: Collection[Observed]
     """The offsets."""
-    topics: Collection[str]
+    topics: Collection[str] = ()
     """Those that it has; empty: not known."""
-    is_emptied: Callable[[MessageQueue], bool | None]
-    """Whether a queue that has messages in the lake has none there, in the newest generation; None: not known."""
+    without_entries: Collection[WithoutEntries] = ()
+    has_queues: bool = True
+    """Whether the copy has consume queues."""
     has_groups: bool = True
     """Whether a file of the groups' offsets is there."""
     has_levels: bool = True
@@ -89,56 +143,45 @@ def observed_here(
 
     ``earlier``: what the import before recorded, in lake offsets; ``ends``: the next offset of each queue in the lake. A broker
     of version 5 removes the offsets of a deleted topic from its files, one of version 4 leaves them there. Until the group has
-    one in the newest generation it keeps what was recorded, so that here it continues there and goes on to the newest
-    generation. How far a delay level is delivered never falls. ``handed``: the group and queue of each offset that the last
-    hand-back gave the broker. It counts until the broker's files have one there: they have none of a group that only the lake
-    had, if the exported file was not installed, and the group would begin as a new one. Where a file is missing, as in a copy
-    without it, nothing says that an offset is gone.
+    consumed a message of the newest generation it keeps what was recorded, so that here it continues there and goes on to the
+    newest generation. How far a delay level is delivered never falls. ``handed``: the group and queue of each offset that the
+    last hand-back gave the broker. It counts until the broker's files have one there: they have none of a group that only the
+    lake had, if the exported file was not installed, and the group would begin as a new one. Where a file is missing, as in a
+    copy without it, nothing says that an offset is gone.
     """
     before = {(one.group, one.queue): one for one in earlier}
-    at_broker = []
-    for one in broker.newest:
-        here = Observed(one.group, one.queue, generations.base(one.queue) + one.offset)
-        if not _is_left_over(generations, ends, before.get((one.group, one.queue)), here):
-            at_broker.append(here)
+    here = [Observed(one.group, one.queue, generations.base(one.queue) + one.offset) for one in broker.newest]
+    at_broker = [one for one in here if not _is_left_over(generations, ends, before.get((one.group, one.queue)), one)]
     observed = {(one.group, one.queue): one for one in observed_in_log(names, before.values(), at_broker)}
+    empty = {one.key: one for one in broker.without_entries}
     for key, one in before.items():
-        now = observed.get(key)
+        now, queue = observed.get(key), empty.get((one.queue.topic, one.queue.queue_id))
         if now is None:
             has_file = broker.has_levels if one.group == SCHEDULE_GROUP else broker.has_groups
-            is_kept = not has_file or key in handed or _is_older(generations, broker, one)
+            is_kept = not has_file or key in handed or queue is not None or _is_older(generations, broker, one)
+        elif one.group == SCHEDULE_GROUP:
+            is_kept = one.offset > now.offset
         else:
-            is_kept = one.offset > now.offset and (one.group == SCHEDULE_GROUP or broker.is_emptied(one.queue) is True)
+            # A queue without messages has no reset. Where the copy may not be whole, only offset 0 is one of such a queue.
+            is_empty = queue is not None and (queue.is_gone or now.offset == generations.base(one.queue))
+            is_kept = one.offset > now.offset and is_empty
         if is_kept:
             observed[key] = one
     return tuple(sorted(observed.values(), key=lambda one: (one.group, one.queue)))
 
 
-def emptied(broker: AtBroker, queues: Iterable[MessageQueue]) -> tuple[QueueKey, ...]:
-    """Those of the queues with messages in the lake of which the broker has none: their topic is deleted, or made again and has
-    no message yet. Without consume queues, its topics tell which are deleted. ``queues``: of the broker, in any order."""
-
-    def is_gone(queue: MessageQueue) -> bool:
-        is_emptied = broker.is_emptied(queue)
-        if is_emptied is None:  # no broker deletes the topic of the delay levels, and an old one does not list it
-            return bool(broker.topics) and queue.topic not in broker.topics and queue.topic != SCHEDULE_TOPIC
-        return is_emptied
-
-    return tuple(sorted((queue.topic, queue.queue_id) for queue in queues if is_gone(queue)))
-
-
 def _is_left_over(
     generations: Generations, ends: Mapping[MessageQueue, int], recorded: Observed | None, here: Observed
 ) -> bool:
-    """Whether an offset in the broker's file is beyond the end of the newest generation, and one of an older generation was
-    recorded."""
+    """Whether an offset in the broker's file says nothing of the newest generation, and one of an older one was recorded.
+    Beyond the end it is that of the older one; 0 is what an export has for a group that is still there."""
+    base = generations.base(here.queue)
     is_beyond = here.offset > ends.get(here.queue, here.offset)
-    return recorded is not None and is_beyond and 0 < generations.base(here.queue) >= recorded.offset
+    return recorded is not None and 0 < base >= recorded.offset and (is_beyond or here.offset == base)
 
 
 def _is_older(generations: Generations, broker: AtBroker, seen: Observed) -> bool:
-    """Whether the offset is one of a topic, or of a generation, that the broker has deleted. A queue that was made again has no
-    base until it has a message: that the broker has none in it says so. Where that is not known the offset may be one."""
+    """Whether an offset that is gone may be one of a topic, or of a generation, that the broker has deleted."""
     if broker.topics and seen.queue.topic not in broker.topics:
         return True
-    return 0 < generations.base(seen.queue) >= seen.offset or broker.is_emptied(seen.queue) is not False
+    return 0 < generations.base(seen.queue) >= seen.offset or not broker.has_queues

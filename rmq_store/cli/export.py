@@ -116,8 +116,9 @@ def _notes(exported: OffsetsExport) -> list[str]:
         for key, count in exported.waiting_deleted.items()
     ]
     notes += [
-        f"{key}: the offsets of queues {listed(list(map(str, ids)))} are left out: at the last import the broker had no "
-        "message of them, as their topic was deleted or made again. A new message there has offset 0"
+        f"{key}: the offsets of queues {listed(list(map(str, ids)))} are left out: the last import found no entry of them, as "
+        "their topic was deleted at the broker or made again, or as the copy was not whole. The broker's file keeps what it "
+        "has of them: look at it before the broker starts. A queue that was made again begins at offset 0"
         for key, ids in exported.left_out.items()
     ]
     if exported.waiting_levels:

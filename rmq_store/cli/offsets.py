@@ -379,6 +379,14 @@ def import_offsets(
     empty = {queue for queue in unknown if read.offsets[queue] == 0}
     offsets_here = in_newest_generation([shard for shard, _ in shards], read.offsets)
     new_offsets = {q: offset for q, offset in offsets_here.items() if topic in (None, q.topic) and q not in empty}
+    begun = [q.label for q in read.offsets if topic in (None, q.topic) and q not in offsets_here]
+    if begun:
+        output.note(
+            f"at its last import the broker had no entry of {listed(begun)}: the topic was deleted or made again, or the copy "
+            "was not whole. The offsets of these queues stay; 'rmq reset' moves them"
+        )
+    if not new_offsets and begun:
+        raise WrongUse(f"{read.used} has no other offset of {group}. Nothing was changed.")
     if not new_offsets:
         raise WrongUse(f"{read.used} has no offset of {group}" + ("" if topic is None else f" in topic {topic}"))
     if missing := [q.label for q in unknown if q in new_offsets]:

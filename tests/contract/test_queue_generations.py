@@ -539,17 +539,134 @@ def test_a_queue_that_has_no_message_yet_keeps_its_groups_offset(
     assert (table_of(broker.rmq, "broker-a"), broker.rmq.json(*export)["left_out"]) == ({}, {"T@g": [0]})
     broker.rmq.json("cutover", "--broker", "broker-a", "--reason", "switched off")
     broker.rmq.json("consume", "--group", "g", "--max-messages", "1")
+    is_deleted = "T" not in topics  # then it is certain that the broker has no message
     exported = broker.rmq.json(*export)
-    assert (exported["left_out"], exported["waiting_deleted"]) == ({"T@g": [0]}, {"T@g": 1})
-    assert table_of(broker.rmq, "broker-a") == {}
-    assert "T@g: the offsets of queues 0 are left out" in broker.rmq(*export).err
+    assert (exported["left_out"], exported["waiting_deleted"]) == ({} if is_deleted else {"T@g": [0]}, {"T@g": 1})
+    assert table_of(broker.rmq, "broker-a") == ({"T@g": {0: 0}} if is_deleted else {})
+    assert ("T@g: the offsets of queues 0 are left out" in broker.rmq(*export).err) is not is_deleted
     file = str(files / "config" / "consumerOffset.json")
-    assert broker.rmq.json(*export, "--merge", file)["changes"] == []
+    assert len(broker.rmq.json(*export, "--merge", file)["changes"]) == is_deleted
     broker.rmq.json("hand-back", "--broker", "broker-a", "--reason", "it runs again")
     assert table_of(broker.rmq, "broker-a") == {}
+    broker.rmq.json("import-store", str(files), "--broker", "broker-a")
     broker.rmq.json("cutover", "--broker", "broker-a", "--reason", "switched off")
     broker.rmq.json("consume", "--group", "g")
     assert broker.consumed() == ["a003", "a004"]
+
+
+HANDED_BACK = ("hand-back", "--broker", "broker-a", "--reason", "it runs again")
+CUT_OVER = ("cutover", "--broker", "broker-a", "--reason", "switched off")
+
+
+def handed_back(broker: Broker, files: Path) -> dict[str, Any]:
+    """The broker owns its groups again, and has the exported offsets. Returns what the export said."""
+    file = files / "config" / "consumerOffset.json"
+    answer: dict[str, Any] = broker.rmq.json("offsets", "export", "--broker", "broker-a", "--merge", str(file))
+    broker.rmq.json(*HANDED_BACK)
+    return answer
+
+
+def test_a_hand_back_leaves_no_message_of_the_old_generation_out(broker: Broker) -> None:
+    """The export has offset 0 of the new generation. That the broker's file then has it, is no news of the old one."""
+    broker.sends(*sent("a", 0, 5))
+    broker.imported(offsets={"T@g": 2})
+    broker.deletes_topic()
+    broker.sends(*sent("b", 0, 3))
+    files = Path(broker.files({}))
+    broker.rmq.json("import-store", str(files), "--broker", "broker-a")
+    broker.rmq.json(*CUT_OVER)
+    assert handed_back(broker, files)["waiting_deleted"] == {"T@g": 3}
+    broker.rmq.json("import-store", str(files), "--broker", "broker-a")
+    broker.rmq.json(*CUT_OVER)
+    broker.rmq.json("consume", "--group", "g")
+    assert broker.consumed() == ["a002", "a003", "a004", *bodies_of("b", 0, 3)]
+
+
+def test_an_offset_of_a_queue_that_the_brokers_retention_removed_is_not_one_of_the_next_generation(
+    broker: Broker,
+) -> None:
+    """The broker removes a queue all of whose messages it has removed, and not the offsets of its groups."""
+    first, second = sent("a", 0, 5), sent("u", 0, 2, "U")
+    files = configs_of(with_queues(log_of(broker.folder, first, second), 0), {"T@g": 5})
+    broker.rmq.json("import-store", str(files), "--broker", "broker-a")
+
+    def trimmed(*messages: dict[str, Any]) -> Path:
+        log_of(broker.folder, first, (*second, *messages))
+        (broker.folder / "commitlog" / f"{0:020}").unlink()
+        return with_queues(broker.folder, 0)
+
+    configs_of(trimmed(), {"T@g": 5})
+    broker.rmq.json("import-store", str(files), "--broker", "broker-a")
+    broker.rmq.json(*CUT_OVER)
+    answer = handed_back(broker, files)
+    assert (answer["left_out"], answer["lowered"]) == ({}, 1)
+    offsets = (files / "config" / "consumerOffset.json").read_text()
+    trimmed(*sent("b", 0, 7))
+    configs_of(files, {})
+    (files / "config" / "consumerOffset.json").write_text(offsets)
+    broker.rmq.json("import-store", str(files), "--broker", "broker-a")
+    broker.rmq.json(*CUT_OVER)
+    broker.rmq.json("consume", "--group", "g")
+    assert broker.consumed() == bodies_of("b", 0, 7)
+
+
+def test_a_copy_without_consume_queues_makes_no_queue_alive_that_had_no_entry(broker: Broker) -> None:
+    """Its offset would be one of the next generation there."""
+    broker.sends(*sent("a", 0, 5), *sent("u", 0, 1, "U"))
+    broker.imported(offsets={"T@g": 5})
+    broker.deletes_topic()
+    broker.sends(*sent("u", 1, 2, "U"))
+    broker.imported(offsets={})
+    broker.sends(*sent("u", 2, 3, "U"))
+    files = Path(broker.files({}))
+    shutil.rmtree(files / "consumequeue")
+    broker.rmq.json("import-store", str(files), "--broker", "broker-a")
+    broker.rmq.json(*CUT_OVER)
+    assert (table_of(broker.rmq, "broker-a"), handed_back(broker, files)["left_out"]) == ({}, {"T@g": [0]})
+
+
+def test_a_queue_whose_only_entries_are_ahead_of_the_log_has_none(broker: Broker) -> None:
+    """As in a copy of a running broker, or after a power failure: the message is still to come."""
+    broker.sends(*sent("a", 0, 5), *sent("u", 0, 1, "U"))
+    broker.imported(offsets={"T@g": 3})
+    broker.deletes_topic()
+    broker.sends(*sent("u", 1, 2, "U"), *sent("b", 0, 1))
+    broker.files({"T@g": 0})
+    entries = broker.folder / "consumequeue"
+    kept = broker.rmq.folder / "kept"
+    entries.rename(kept)
+    message = broker.messages.pop()
+    files = Path(broker.files({"T@g": 0}))
+    shutil.rmtree(entries)
+    kept.rename(entries)
+    broker.rmq.json("import-store", str(files), "--broker", "broker-a")
+    assert broker.rmq.json("offsets", "export", "--broker", "broker-a")["left_out"] == {"T@g": [0]}
+    broker.sends(message)
+    broker.imported(offsets={"T@g": 0})
+    broker.rmq.json(*CUT_OVER)
+    broker.rmq.json("consume", "--group", "g")
+    assert broker.consumed() == ["a003", "a004", "b000"]
+
+
+def test_a_merge_raises_no_offset_of_a_broker_that_owns_its_groups(broker: Broker) -> None:
+    """Since the hand-back its topic may have been made again, or its group reset."""
+    broker.sends(*sent("a", 0, 9))
+    files = Path(broker.files({"T@g": 2}))
+    broker.rmq.json("import-store", str(files), "--broker", "broker-a")
+    broker.rmq.json(*CUT_OVER)
+    broker.rmq.json("consume", "--group", "g")
+    handed_back(broker, files)
+    file = files / "config" / "consumerOffset.json"
+    file.write_text(json.dumps({"offsetTable": {"T@g": {"0": 6}}}))
+    merge = ("offsets", "export", "--broker", "broker-a", "--merge", str(file))
+    assert broker.rmq.json(*merge)["changes"] == []
+    assert (
+        "1 offsets are lower than at the last import or the hand-back: T@g queue 0 at 6 (9 here)"
+        in broker.rmq(*merge).err
+    )
+    file.write_text(json.dumps({"offsetTable": {"T@h": {"0": 6}}}))
+    (change,) = broker.rmq.json(*merge)["changes"]
+    assert (change["key"], change["to_offset"]) == ("T@g", 9)
 
 
 def test_an_offset_that_the_broker_deleted_in_a_queue_with_messages_is_gone(broker: Broker) -> None:
@@ -584,6 +701,24 @@ def test_an_offset_file_of_the_broker_has_offsets_of_the_new_generation(broker: 
     broker.rmq.json("offsets", "import", file, *options)
     broker.rmq.json("consume", "--group", "g")
     assert broker.consumed() == ["b003"]
+
+
+def test_an_offset_file_says_nothing_of_a_queue_without_messages_at_the_broker(broker: Broker) -> None:
+    """Its offset 0 is not the one of the messages that were deleted."""
+    broker.sends(*sent("a", 0, 5), *sent("u", 0, 1, "U"))
+    broker.imported()
+    broker.rmq.json("consume", "--group", "g")
+    broker.deletes_topic()
+    broker.sends(*sent("u", 1, 2, "U"))
+    files = Path(broker.files({"T@g": 0, "U@g": 1}))
+    broker.rmq.json("import-store", str(files), "--broker", "broker-a")
+    file = str(files / "config" / "consumerOffset.json")
+    options = ("--broker", "broker-a", "--group", "g", "--reason", "it moved here")
+    refused = broker.rmq("offsets", "import", file, *options, "--topic", "T")
+    assert (refused.exit_code, "has no other offset of g. Nothing was changed" in refused.err) == (2, True)
+    moved = broker.rmq("offsets", "import", file, *options)
+    assert (moved.exit_code, "had no entry of T broker-a:0" in moved.err) == (0, True)
+    assert table_of(broker.rmq, "broker-a") == {"U@g": {0: 1}}
 
 
 def test_retries_of_a_group_that_was_deleted_with_its_retry_topic_and_made_again(broker: Broker) -> None:

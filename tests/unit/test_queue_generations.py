@@ -8,7 +8,13 @@ from dataclasses import replace
 import pytest
 
 from rmq_store.broker_files.log_names import LogNames
-from rmq_store.broker_files.queue_generations import AtBroker, Generations, observed_here
+from rmq_store.broker_files.queue_generations import (
+    AtBroker,
+    Generations,
+    WithoutEntries,
+    observed_here,
+    without_entries,
+)
 from rmq_store.commit.ctl import SCHEDULE_GROUP, Observed
 from rmq_store.message.message import MessageQueue
 
@@ -20,9 +26,14 @@ TWICE = Generations({("T", 0): (5, 12)})
 
 
 def at_broker(
-    newest: Iterable[Observed] = (), topics: Collection[str] = (), is_emptied: bool | None = False
+    newest: Iterable[Observed] = (), topics: Collection[str] = (), empty: Iterable[WithoutEntries] = ()
 ) -> AtBroker:
-    return AtBroker(tuple(newest), topics, lambda queue: is_emptied)
+    return AtBroker(tuple(newest), topics, tuple(empty))
+
+
+def empty(*, is_gone: bool) -> WithoutEntries:
+    """Queue 0 of U."""
+    return WithoutEntries("U", 0, 7, None if is_gone else 100, is_gone)
 
 
 @pytest.mark.parametrize(("offset", "at_broker"), [(0, 0), (4, 4), (5, 0), (11, 6), (12, 0), (30, 18)])
@@ -55,6 +66,9 @@ def test_a_log_that_lost_its_end_has_the_generations_before_the_cut(cut: int, ba
         (9, 19, 9),  # beyond the end: one that a broker of version 4 has left there
         (9, 18, 30),
         (13, 19, 31),
+        (9, 0, 9),  # it has consumed nothing of the newest generation
+        (12, 0, 12),
+        (13, 0, 12),  # it was reset at the broker
     ],
 )
 def test_a_group_of_the_broker_has_its_offset_in_the_newest_generation_or_keeps_its_last_one(
@@ -73,19 +87,84 @@ def test_a_group_keeps_its_offset_in_a_topic_that_was_deleted() -> None:
     assert observed_here(ONE_NAME, Generations(), at_broker(), {}, earlier) == ()
 
 
-@pytest.mark.parametrize("is_emptied", [True, None])
-def test_a_group_keeps_its_offset_where_its_queue_was_made_again_and_has_no_message(is_emptied: bool | None) -> None:
+@pytest.mark.parametrize("kind", ["gone", "without entries", "no consume queues"])
+def test_a_group_keeps_its_offset_where_its_queue_may_have_been_made_again(kind: str) -> None:
     earlier = (Observed("g", OTHER, 3),)
-    assert observed_here(ONE_NAME, Generations(), at_broker((), ("T", "U"), is_emptied), {}, earlier) == earlier
+    queues = () if kind == "no consume queues" else (empty(is_gone=kind == "gone"),)
+    broker = replace(at_broker((), ("T", "U"), queues), has_queues=kind != "no consume queues")
+    assert observed_here(ONE_NAME, Generations(), broker, {}, earlier) == earlier
 
 
-@pytest.mark.parametrize(("is_emptied", "offset"), [(True, 3), (False, 0), (None, 0)])
+@pytest.mark.parametrize(
+    ("kind", "now", "offset"),
+    [
+        ("gone", 0, 5),
+        ("gone", 3, 5),  # no reset: the queue has no message
+        ("without entries", 0, 5),
+        ("without entries", 3, 3),  # the copy is not whole, and the group was reset at the broker
+        ("written", 0, 0),
+        ("gone", 7, 7),
+    ],
+)
 def test_an_offset_in_a_queue_that_was_made_again_does_not_lower_the_one_before(
-    is_emptied: bool | None, offset: int
+    kind: str, now: int, offset: int
 ) -> None:
-    earlier, now = (Observed("g", OTHER, 3),), (Observed("g", OTHER, 0),)
-    (seen,) = observed_here(ONE_NAME, Generations(), at_broker(now, ("U",), is_emptied), {}, earlier)
+    queues = () if kind == "written" else (empty(is_gone=kind == "gone"),)
+    broker = at_broker((Observed("g", OTHER, now),), ("U",), queues)
+    (seen,) = observed_here(ONE_NAME, Generations(), broker, {}, (Observed("g", OTHER, 5),))
     assert seen.offset == offset
+
+
+@pytest.mark.parametrize(
+    ("has_entries", "topics", "log_begin", "earlier", "found"),
+    [
+        (True, ("U",), 0, None, None),
+        (True, (), 101, empty(is_gone=True), None),  # it has begun again
+        (False, ("U",), 0, None, empty(is_gone=False)),
+        (False, ("U",), 100, None, empty(is_gone=False)),
+        (False, ("U",), 101, None, WithoutEntries("U", 0, 7, 100, is_gone=True)),  # retention removed its messages
+        (False, ("T",), 0, None, empty(is_gone=True)),  # its topic was deleted
+        (True, ("T",), 0, None, None),
+        (None, ("T",), 0, None, empty(is_gone=True)),
+        (None, (), 0, None, None),
+        (None, ("U",), 101, None, None),
+        # A copy without consume queues says nothing of it.
+        (None, ("U",), 0, empty(is_gone=False), empty(is_gone=False)),
+        (None, ("U",), 0, empty(is_gone=True), empty(is_gone=True)),
+        (None, ("U",), 101, empty(is_gone=False), WithoutEntries("U", 0, 7, 100, is_gone=True)),
+        (None, ("U",), 0, WithoutEntries("U", 0, 6, None, is_gone=True), None),  # a message came since
+        (False, ("U",), 0, WithoutEntries("U", 0, 6, None, is_gone=True), empty(is_gone=False)),
+    ],
+)
+def test_the_queues_of_which_a_broker_has_no_entry(
+    has_entries: bool | None,
+    topics: Collection[str],
+    log_begin: int,
+    earlier: WithoutEntries | None,
+    found: WithoutEntries | None,
+) -> None:
+    """The last message of the queue is at offset 6, and at 100 in the log."""
+    recorded = () if earlier is None else (earlier,)
+    queues = without_entries(
+        lambda queue: has_entries,
+        topics,
+        log_begin,
+        {OTHER: 7},
+        lambda offsets: {queue: 94 + offset for queue, offset in offsets.items()},
+        recorded,
+    )
+    assert queues == (() if found is None else (found,))
+
+
+@pytest.mark.parametrize("has_entries", [False, None])
+def test_no_broker_deletes_the_queues_of_its_delay_levels(has_entries: bool | None) -> None:
+    level = MessageQueue("SCHEDULE_TOPIC_XXXX", "a", 2)
+    assert without_entries(lambda queue: has_entries, ("T",), 9, {level: 7}, lambda offsets: {level: 1}) == ()
+
+
+def test_where_the_last_message_is_not_kept_nothing_proves_that_a_queue_is_gone() -> None:
+    (queue,) = without_entries(lambda queue: False, ("U",), 9_999, {OTHER: 7}, lambda offsets: {})
+    assert queue == WithoutEntries("U", 0, 7, None, is_gone=False)
 
 
 @pytest.mark.parametrize(("before", "now", "observed"), [(3, 5, 5), (5, 3, 5), (5, None, None), (None, 3, 3)])

@@ -25,7 +25,7 @@ from rmq_store.broker_files.limits import MAX_CONFIG_BYTES, MAX_QUEUES
 from rmq_store.commit.ctl import SCHEDULE_GROUP, Ctl, Observed
 from rmq_store.consumer.delay import delay_level_to_queue_id
 from rmq_store.errors import OverLimit
-from rmq_store.lake.table.imports import EMPTIED, KV_STORE, OFFSETS_FILE, POP_GROUPS
+from rmq_store.lake.table.imports import KV_STORE, OFFSETS_FILE, POP_GROUPS, WITHOUT_ENTRIES
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import SCHEDULE_TOPIC
 from rmq_store.message.perm_name import is_inherited, is_readable
@@ -127,7 +127,7 @@ def _check_queue_nums(
 
 def same_configs(before: Ctl, now: Ctl) -> bool:
     """Whether two imports observed the same configuration."""
-    names = ("topics", "groups", "abort", OFFSETS_FILE, POP_GROUPS, KV_STORE, EMPTIED)
+    names = ("topics", "groups", "abort", OFFSETS_FILE, POP_GROUPS, KV_STORE, WITHOUT_ENTRIES)
     same = all(before.parameter(name) == now.parameter(name) for name in names)
     return same and before.observed == now.observed
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rmq_store.admin.delete_group import is_gone
@@ -17,12 +17,19 @@ from rmq_store.broker_files.offsets_to_broker import (
     KnownOffsets,
     OffsetForm,
 )
-from rmq_store.broker_files.queue_generations import Generations, QueueKey
+from rmq_store.broker_files.queue_generations import Generations, QueueKey, WithoutEntries
 from rmq_store.commit.ctl import SCHEDULE_GROUP
 from rmq_store.commit.positions import PositionKind, Positions, cutover_id, del_id, group_of, off_id, queue_of
 from rmq_store.errors import WrongUse
 from rmq_store.lake.commit.cursor import refuse_rolled_back
-from rmq_store.lake.table.imports import EMPTIED, OFFSETS_FILE, generations, last_configs, names_of_log, next_name
+from rmq_store.lake.table.imports import (
+    OFFSETS_FILE,
+    generations,
+    last_configs,
+    names_of_log,
+    next_name,
+    queues_without_entries,
+)
 from rmq_store.lake.table.shard import Shard
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import RETRY_GROUP_TOPIC_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC, retry_topic
@@ -44,8 +51,9 @@ class OffsetsExport:
     waiting_deleted: Mapping[str, int]
     """Per ``topic@group``, messages that the group has not consumed here and that the broker has deleted with their topic."""
     left_out: Mapping[str, tuple[int, ...]]
-    """Per ``topic@group``, the ids of the queues in which the group has an offset here, and of which the broker had no message
-    at the newest import: their topic is deleted there, or made again. A new message there has offset 0."""
+    """Per ``topic@group``, the ids of the queues in which the group has an offset here, and of which the newest import found no
+    entry: their topic was deleted at the broker, or made again, or the copy was not whole. Where the broker has no message for
+    certain, a group that the lake owns has offset 0 instead."""
     waiting_levels: int
     """Messages in the broker's own delay levels after ``delays``, which the broker is to deliver."""
     form: OffsetForm = CONSUMER_OFFSETS
@@ -87,22 +95,29 @@ def export_offsets(shard: Shard, broker_name: str) -> OffsetsExport:
     names, queues = names_of_log(shard, broker_name), generations(shard, broker_name)
     consumed = _in_log(names, [(group, q, offset) for group, q, offset in stored if group not in gone])
     newest = last_configs(shard, broker_name)
-    emptied = {(topic, queue_id) for topic, queue_id in (newest.parameter(EMPTIED) or () if newest else ())}
+    empty = {one.key: one for one in queues_without_entries(newest)}
+    is_cut_over = bool(positions.get(cutover_id(broker_name)))
 
-    def is_at_broker(queue: MessageQueue) -> bool:
-        return (queue.topic, queue.queue_id) not in emptied
+    def known(stored: Iterable[_Stored]) -> list[_Stored]:
+        """Without those in queues of which the broker may have no message."""
+        return [one for one in stored if (one[1].topic, one[1].queue_id) not in empty]
 
-    committed = [(group, q, max(offset - queues.base(q), 0)) for group, q, offset in consumed if is_at_broker(q)]
+    def is_begun(queue: MessageQueue) -> bool:
+        """Whether the broker begins the queue at offset 0 with its next message, whatever its file has of the queue."""
+        one = empty.get((queue.topic, queue.queue_id))
+        return is_cut_over and one is not None and one.is_gone
+
+    committed = [(group, q, max(offset - queues.base(q), 0)) for group, q, offset in known(consumed)]
+    committed += [(group, q, 0) for group, q, _ in consumed if is_begun(q)]
     seen = [(one.group, one.queue, one.offset) for one in newest.observed] if newest else []
     seen = _in_log(names, [one for one in seen if positions.get(del_id(one[0])) is None])
-    left_out = [one for one in (*consumed, *seen) if not is_at_broker(one[1])]
     # A group that has none in the newest generation has none at the broker.
-    observed = [
-        (group, q, offset - queues.base(q)) for group, q, offset in seen if is_at_broker(q) and offset >= queues.base(q)
-    ]
+    observed = [(group, q, offset - queues.base(q)) for group, q, offset in known(seen) if offset >= queues.base(q)]
+    exported = {(group, queue) for group, queue, _ in (*committed, *known(seen))}
+    left_out = [one for one in (*consumed, *seen) if one[:2] not in exported]
     # Until the cut-over the broker owns its groups, also one that was deleted in the lake.
-    deleted_at_broker = gone if positions.get(cutover_id(broker_name)) else frozenset()
-    offsets = KnownOffsets(_groups(committed), _groups(observed), deleted_at_broker)
+    deleted_at_broker = gone if is_cut_over else frozenset()
+    offsets = KnownOffsets(_groups(committed), _groups(observed), deleted_at_broker, of_broker=not is_cut_over)
     delays = KnownOffsets(_levels(committed), _levels(observed), never_back=True)
     return OffsetsExport(
         offsets=offsets,
@@ -110,7 +125,7 @@ def export_offsets(shard: Shard, broker_name: str) -> OffsetsExport:
         version=DataVersion(timestamp=max((updated_ms for _, (_, updated_ms) in positions.items()), default=0)),
         waiting_retries=_waiting_retries(shard, positions, gone),
         waiting_messages=_waiting_messages(shard, positions, offsets.table, stored, gone),
-        waiting_deleted=_waiting_deleted(positions, queues, emptied, consumed),
+        waiting_deleted=_waiting_deleted(queues, empty, consumed),
         left_out=_left_out(left_out),
         waiting_levels=_waiting_levels(positions, broker_name, queues, delays.table),
         form=LMQ_OFFSETS if newest and newest.parameter(OFFSETS_FILE) == LMQ_OFFSETS.name else CONSUMER_OFFSETS,
@@ -206,12 +221,12 @@ def _is_sent_to(topic: str) -> bool:
 
 
 def _waiting_deleted(
-    positions: Positions, queues: Generations, emptied: Collection[QueueKey], consumed: Iterable[_Stored]
+    queues: Generations, empty: Mapping[QueueKey, WithoutEntries], consumed: Iterable[_Stored]
 ) -> dict[str, int]:
     waiting: dict[str, int] = defaultdict(int)
     for group, queue, offset in consumed:
-        is_empty = (queue.topic, queue.queue_id) in emptied
-        end = positions.max_offset(queue) if is_empty else queues.base(queue)
+        without = empty.get((queue.topic, queue.queue_id))
+        end = without.end if without else queues.base(queue)
         waiting[key_of(queue.topic, group)] += max(end - offset, 0)
     return {key: count for key, count in sorted(waiting.items()) if count}
 

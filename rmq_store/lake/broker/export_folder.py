@@ -74,7 +74,7 @@ def _merged(folder: Path, export: OffsetsExport, named: Callable[[object], str])
     """``named``: the text for a user, who knows the folder under another name."""
     file = folder / export.form.name
     writes: tuple[OffsetWrite, ...] = planned_writes(
-        file, export.offsets, export.delays, export.version, How.MERGE, export.form
+        file, export.offsets, export.delays, export.version, How.UPDATE, export.form
     )
     return MergedExport(
         file=named(file),

@@ -19,19 +19,20 @@ from rmq_store.broker_files.consume_queue_file import ConsumeQueueFiles, list_co
 from rmq_store.broker_files.file_source import FileSource
 from rmq_store.broker_files.limits import MOST_CONFIG_BYTES, MOST_QUEUES
 from rmq_store.broker_files.mapped_file_queue import MappedFileQueue
-from rmq_store.broker_files.queue_generations import AtBroker, Generations, QueueKey, emptied, observed_here
+from rmq_store.broker_files.queue_generations import AtBroker, Generations, QueueKey, observed_here, without_entries
 from rmq_store.broker_files.rocks_db import refuse_rocksdb
 from rmq_store.commit.claim import Wish
 from rmq_store.commit.ctl import Action, Ctl, Observed, is_born_here
 from rmq_store.commit.positions import Positions, import_id
 from rmq_store.commit.request import Status, refuse_other_request
-from rmq_store.errors import BadData, WrongUse
+from rmq_store.errors import BadData, RmqError, WrongUse
 from rmq_store.lake.broker.broker_configs import BrokerConfigs, read_configs
 from rmq_store.lake.broker.broker_levels import with_levels_to_end
 from rmq_store.lake.broker.common_log import common_log, what_differs
 from rmq_store.lake.broker.diverged_log import LogCut, log_cut, refuse_closed
 from rmq_store.lake.broker.handed_offsets import handed_offsets, not_installed
 from rmq_store.lake.broker.import_commit import PartOf, import_commit, new_generations, proposal_of
+from rmq_store.lake.broker.import_entries import newest_entries
 from rmq_store.lake.broker.import_part import OtherLog, begin_of, read_part
 from rmq_store.lake.broker.import_request import ImportReport, ImportRequest, report_of
 from rmq_store.lake.broker.import_slice import ImportJob
@@ -41,14 +42,15 @@ from rmq_store.lake.commit.claim import HeldClaim, claimed
 from rmq_store.lake.commit.commit import commit, reached
 from rmq_store.lake.commit.cursor import refuse_other_history
 from rmq_store.lake.commit.dispatch import follow_up
+from rmq_store.lake.read.message_search import log_places
 from rmq_store.lake.table.import_parameters import parameter_of_import
 from rmq_store.lake.table.imports import (
     BEGUN_AGAIN,
     CONTINUES_OF,
-    EMPTIED,
     END_NOTE,
     GENERATIONS,
     OFFSETS_FILE,
+    WITHOUT_ENTRIES,
     first_of_continued,
     generations_of,
     handed_back_by,
@@ -56,6 +58,7 @@ from rmq_store.lake.table.imports import (
     last_import,
     last_records_of,
     names_of_log,
+    queues_without_entries,
 )
 from rmq_store.lake.table.imports import generations as recorded_generations
 from rmq_store.lake.table.object_store import Root
@@ -320,28 +323,41 @@ class _Import:
         else:
             names = names_of_log(self.shard, cut.broker_name).continued_by(cut.name, cut.by_queue)
         handed = handed_offsets(self.shard, name)
-        is_emptied = partial(self._is_emptied, generations, ends)
-        at_broker = AtBroker(configs.observed, configs.topics, is_emptied, configs.has_groups, configs.has_levels)
+        has_messages = {q: end for q, end in ends.items() if q.broker_name == name and end > generations.base(q)}
+        empty = without_entries(
+            partial(self._has_entries, generations, ends),
+            configs.topics,
+            self.broker.log.files[0].start_offset,
+            has_messages,
+            partial(_places, self.shard),
+            queues_without_entries(recorded),
+        )
+        at_broker = AtBroker(
+            configs.observed, configs.topics, empty, bool(self.broker.queues), configs.has_groups, configs.has_levels
+        )
         observed = observed_here(names, generations, at_broker, ends, earlier, handed)
         parameters = configs.parameters
         if not configs.has_groups and recorded and (offsets_file := recorded.parameter(OFFSETS_FILE)):
             parameters = parameters | {OFFSETS_FILE: offsets_file}
-        if gone := emptied(at_broker, (queue for queue in ends if queue.broker_name == name)):
-            parameters = parameters | {EMPTIED: list(map(list, gone))}
+        if empty:
+            parameters = parameters | {WITHOUT_ENTRIES: list(map(list, empty))}
         notes = (*configs.notes, *not_installed(handed, configs.observed))
         return replace(configs, observed=observed, parameters=parameters, notes=notes)
 
-    def _is_emptied(
+    def _has_entries(
         self, generations: Generations, ends: Mapping[MessageQueue, int], queue: MessageQueue
     ) -> bool | None:
-        """As ``AtBroker``: by the consume queues, which a copy of the broker's store may lack."""
-        if ends.get(queue, 0) <= generations.base(queue):
-            return False
+        """As ``without_entries`` takes it: by the consume queues, which a copy of the broker's store may lack."""
         if not self.broker.queues:
             return None
         key = (queue.topic, queue.queue_id)
         files = self.broker.queues.get(key)
-        return key not in self.broker.batch_queues if files is None else not files.written()
+        if files is None:
+            return key in self.broker.batch_queues
+        written = files.written()
+        if written.stop + generations.base(queue) != ends[queue]:  # they may be ahead of the log
+            written = newest_entries(self.broker.files, files, self.broker.log.files[0].size_bytes).written
+        return bool(written)
 
     def _job(self, generations: Generations) -> ImportJob:
         return ImportJob(
@@ -390,3 +406,11 @@ def _parts(shard: Shard, request: ImportRequest) -> list[Ctl]:
         recorded = {"broker_name": ctl.parameter("broker_name")}
         refuse_other_request(request.request_id, recorded, {"broker_name": request.broker_name})
     return ctls
+
+
+def _places(shard: Shard, offsets: Mapping[MessageQueue, int]) -> Mapping[MessageQueue, int]:
+    """As ``log_places``; none where the tables that have the segments cannot be read, which an import does not need."""
+    try:
+        return log_places(shard, offsets)
+    except RmqError:
+        return {}

@@ -176,17 +176,30 @@ def _messages(store: LakeStore, where: str, search: KeySearch | None = None) -> 
 
 def store_times(shard: Shard, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
     """When the message at an offset was stored (UTC ms); a queue without such a message is left out."""
+    times = {}
+    for slice_ in _slices_at(shard, offsets):
+        time_ms = slice_.store_timestamp
+        times[slice_.queue] = _value_of(shard, slice_, "store_timestamp") if time_ms is None else time_ms
+    return times
+
+
+def log_places(shard: Shard, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+    """The commit log offset of the message at an offset; a queue without such a message is left out."""
+    return {slice_.queue: _value_of(shard, slice_, "commit_log_offset") for slice_ in _slices_at(shard, offsets)}
+
+
+def _slices_at(shard: Shard, offsets: Mapping[MessageQueue, int]) -> Iterator[Slice]:
+    """One row of each queue that has a message there."""
     ranges = [QueueRange(queue, offset, offset + 1) for queue, offset in offsets.items() if offset >= 0]
     segments = segments_of(shard, ranges)
-    times = {}
     for range_ in ranges:
-        for slice_ in cover(range_, segments.get(range_.queue, ()))[0]:
-            time_ms = slice_.store_timestamp
-            if time_ms is None:
-                rows = shard.commitlog.rows(slice_.file, slice_.first_row, 1, ["store_timestamp"])
-                time_ms = pc.max(rows.column(0)).as_py()
-            times[range_.queue] = time_ms
-    return times
+        yield from cover(range_, segments.get(range_.queue, ()))[0]
+
+
+def _value_of(shard: Shard, slice_: Slice, column: str) -> int:
+    rows = shard.commitlog.rows(slice_.file, slice_.first_row, 1, [column])
+    value: int = pc.max(rows.column(0)).as_py()
+    return value
 
 
 def quoted(text: str) -> str:

@@ -29,7 +29,6 @@ _SHAPES: Mapping[str, Shape] = {
     },
     "continues_of": str,
     "deleted": int,
-    "emptied": [(str, int)],
     "end_note": str,
     "fingerprint": (int, str),
     "generations": [(str, int, [int])],
@@ -45,6 +44,7 @@ _SHAPES: Mapping[str, Shape] = {
     "range": (int, int),
     "skipped": [(int, int, str)],
     "unlisted": (int, int),
+    "without_entries": [(str, int, int, int | None, bool)],
 }
 """Those that are taken apart. An import of an earlier version has fewer."""
 

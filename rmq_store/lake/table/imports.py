@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rmq_store.broker_files.log_names import LogNames, QueueCuts
-from rmq_store.broker_files.queue_generations import Generations
+from rmq_store.broker_files.queue_generations import Generations, WithoutEntries
 from rmq_store.commit.ctl import Action, Ctl, Observed
 from rmq_store.commit.positions import PositionKind, QueueRange, diverged_id, import_id
 from rmq_store.errors import BadData, StoreUnusable
@@ -57,9 +57,8 @@ OFFSETS_FILE = "offsets_file"
 POP_GROUPS = "pop_groups"
 """The parameter of an import whose broker has set groups to pop: [topic, group] of each."""
 
-EMPTIED = "emptied"
-"""The parameter of an import whose broker had no message of queues that have some here, as their topics were deleted or made
-again: [topic, queue id] of each."""
+WITHOUT_ENTRIES = "without_entries"
+"""The parameter of an import whose broker has no entry of queues that have messages here: the ``WithoutEntries`` of each."""
 
 KV_STORE = "kv_store"
 """The parameter of an import whose broker has a database of popped messages."""
@@ -117,14 +116,23 @@ def generations(shard: Shard, broker_name: str) -> Generations:
     return Generations() if ctl is None else Generations.of_rows(ctl.parameter(GENERATIONS))
 
 
+def queues_without_entries(newest: Ctl | None) -> tuple[WithoutEntries, ...]:
+    """Those of the broker at the import that recorded its configuration last (``last_configs``)."""
+    rows = newest.parameter(WITHOUT_ENTRIES) if newest else None
+    return tuple(WithoutEntries(*row) for row in rows or ())
+
+
 def in_newest_generation(shards: Iterable[Shard], offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
-    """A broker's offsets of queues as those of the shards that have imported the queues."""
+    """A broker's offsets of queues as those of the shards that have imported the queues. A queue of which the newest import
+    found no entry is left out: it may have begun again, at a base that is not known yet."""
     here = dict(offsets)
     for shard in shards:
         imported = shard.positions().names(PositionKind.IMPORT)
         for broker_name in imported & {queue.broker_name for queue in offsets}:
             queues = generations(shard, broker_name)
             here |= {q: offset + queues.base(q) for q, offset in offsets.items() if q.broker_name == broker_name}
+            for empty in queues_without_entries(last_configs(shard, broker_name)):
+                here.pop(MessageQueue(empty.topic, broker_name, empty.queue_id), None)
     return here
 
 
@@ -235,7 +243,11 @@ def parameters_of_next(shard: Shard, broker_name: str) -> dict[str, Any]:
         **({END_NOTE: note} if (note := newest.parameter(END_NOTE)) else {}),
         "topics": configs.parameter("topics"),
         "groups": configs.parameter("groups"),
-        **{name: value for name in (OFFSETS_FILE, POP_GROUPS, KV_STORE, EMPTIED) if (value := configs.parameter(name))},
+        **{
+            name: value
+            for name in (OFFSETS_FILE, POP_GROUPS, KV_STORE, WITHOUT_ENTRIES)
+            if (value := configs.parameter(name))
+        },
         **({CONTINUES_OF: first.commit_id} if first else {}),
         **generations_of(shard, broker_name),
     }
