@@ -277,11 +277,32 @@ def test_the_names_of_a_log_that_lost_its_end_are_handed_back_together(rmq: Rmq)
     assert rmq.json("hand-back", *name, "--reason", "the broker runs again")["groups"] == 1
     assert table_of(rmq) == {"T@g": {0: 5}}
     newer += [in_t(f"n{n:03}", n) for n in range(5, 8)]
-    rmq.json("import-store", broker_files(rmq, newer, 6, 0), *name, "--shard", "broker-a")
+    for is_installed in (False, True):
+        files = broker_files(rmq, newer, 6, 0)
+        if not is_installed:
+            (Path(files) / "config" / "consumerOffset.json").write_text('{"offsetTable":{}}')
+        notes = rmq.json("import-store", files, *name, "--shard", "broker-a")["notes"]
+        assert any("handed back: g." in note for note in notes) is not is_installed
     rmq.json("cutover", *name, "--reason", "switched off")
     rmq.json("consume", "--group", "g")
     assert consumed(rmq) == sorted(["o001", "o002", "o003", *(f"n{n:03}" for n in (2, 3, 4, 6, 7))])
     assert rmq.json("audit")["audit"] == []
+
+
+def test_what_was_handed_back_counts_under_the_name_that_continues_the_log(cut_over: Rmq) -> None:
+    """The broker had not installed the exported file when it lost the last message."""
+    cut_over.json(*BACK)
+    newer = [*FIRST[:3], in_t("n002", 2)]
+    continued = ("--continue-as", "broker-a-2", "--reason", "the disk was replaced")
+    cut_over.json("import-store", broker_files(cut_over, newer, 1, 0), *BROKER, *continued)
+    files = broker_files(cut_over, [*newer, in_t("n003", 3)], 1, 0)
+    (Path(files) / "config" / "consumerOffset.json").write_text('{"offsetTable":{}}')
+    name = ("--broker", "broker-a-2")
+    report = cut_over.json("import-store", files, *name, "--shard", "broker-a")
+    assert any("handed back: g." in note for note in report["notes"])
+    assert cut_over.json("cutover", *name, "--reason", "switched off")["waiting"] == 0
+    cut_over.json("consume", "--group", "g")
+    assert consumed(cut_over) == ["c001", "d000", "d001", "n002", "n003"]
 
 
 # --- what waits here before a hand-back ---------------------------------------------------------------------------------

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Mapping
 
 from rmq_store.commit.ctl import SCHEDULE_GROUP, Observed
-from rmq_store.lake.table.imports import last_hand_back
+from rmq_store.lake.table.imports import last_hand_back, names_of_log
 from rmq_store.lake.table.shard import Shard
 from rmq_store.message.message import MessageQueue
 from rmq_store.utils.suggestions import listed
 
-Handed = Collection[tuple[str, MessageQueue]]
-"""The group and the queue of each."""
+Handed = Mapping[tuple[str, MessageQueue], int]
+"""The offsets by group and queue."""
 
 
 def handed_offsets(shard: Shard, broker_name: str) -> Handed:
-    """Those of the last hand-back; none where there was none."""
-    ctl = last_hand_back(shard, broker_name)
-    return frozenset((move.group, move.queue) for move in (ctl.moved if ctl else ()) if move.from_offset is not None)
+    """Those of the last hand-back of the broker's log, under this name or one that it continues; none where there was none."""
+    by_name = (last_hand_back(shard, name) for name in reversed(names_of_log(shard, broker_name).names))
+    ctl = next(filter(None, by_name), None)
+    moves = ctl.moved if ctl else ()
+    return {(move.group, move.queue): move.from_offset for move in moves if move.from_offset is not None}
 
 
 def not_installed(handed: Handed, at_broker: Iterable[Observed]) -> tuple[str, ...]:
-    """A note on the groups of which the broker's files lack an offset that was handed back."""
-    groups = {group for group, _ in set(handed) - {(one.group, one.queue) for one in at_broker}} - {SCHEDULE_GROUP}
+    """A note on the groups of which the broker's files lack an offset that was handed back. A broker has one queue where the
+    names of its log have one each."""
+    lacking = {(group, queue.topic, queue.queue_id) for group, queue in handed}
+    lacking -= {(one.group, one.queue.topic, one.queue.queue_id) for one in at_broker}
+    groups = {group for group, *_ in lacking} - {SCHEDULE_GROUP}
     if not groups:
         return ()
     note = (
