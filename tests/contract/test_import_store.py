@@ -19,13 +19,15 @@ from rmq_store.broker_files.config_files import parse_delay_offsets, read_topics
 from rmq_store.broker_files.delivered_levels import LevelProgress
 from rmq_store.broker_files.file_source import LocalFileSource
 from rmq_store.commit.ctl import SCHEDULE_GROUP, Action, Actor, Ctl, Observed
+from rmq_store.commit.positions import QueueRange
 from rmq_store.commit.request import Status
+from rmq_store.consumer.delay import queue_id_to_delay_level
 from rmq_store.errors import BadData, DamagedRecord, OverLimit, RmqError, StoreUnusable, UnsupportedRecord, WrongUse
 from rmq_store.lake.admin.offset_moves import move_in_all
 from rmq_store.lake.audit.full import full
 from rmq_store.lake.broker import import_commit, import_slice
 from rmq_store.lake.broker import import_store as import_of_stores
-from rmq_store.lake.broker.broker_levels import delivered_levels
+from rmq_store.lake.broker.broker_levels import delivered_levels, passed_over
 from rmq_store.lake.broker.broker_timer import WaitingTimers, waiting_timers
 from rmq_store.lake.broker.cutover import CutoverReport, adopted_moves, cutover, cutover_proposal
 from rmq_store.lake.broker.hand_back import hand_back
@@ -35,6 +37,7 @@ from rmq_store.lake.broker.import_store import import_store
 from rmq_store.lake.broker.salvage import Skipped
 from rmq_store.lake.commit import commit as commit_steps
 from rmq_store.lake.commit.dispatch import dispatch
+from rmq_store.lake.maintain.retention import RetentionRequest, retain
 from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.object_store import Root
@@ -48,6 +51,7 @@ from rmq_store.log.record_encoder import encode, new_record
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import SCHEDULE_TOPIC
 from rmq_store.message.properties import tags_code
+from rmq_store.settings.retention_settings import RetentionRule
 from rmq_store.utils.host import Host, day_of
 from rmq_store.utils.times import format_time
 from rmq_store.window.consume_request import ConsumeRequest
@@ -1059,6 +1063,11 @@ def test_the_log_of_a_stopped_broker_says_of_each_delay_level_what_its_delay_off
     recorded = parse_delay_offsets((folder / "config" / "delayOffset.json").read_text())
     assert {level.level: level.next_offset for level in levels} == recorded
     assert (sum(level.waiting for level in levels), sum(level.uncertain for level in levels)) == (162, 0)
+    ranges = [QueueRange(queue, 0, positions.max_offset(queue)) for queue in queues]
+    passed = passed_over(lake.store, "s1", [BROKER], ranges, 0)
+    assert {queue_id_to_delay_level(one.queue.queue_id): (one.first, one.messages) for one in passed} == {
+        level.level: (level.next_offset, level.waiting) for level in levels if level.waiting
+    }
 
 
 def test_a_copy_of_a_delayed_message_without_a_unique_key_is_uncertain(lake: Lake, tmp_path: Path) -> None:
@@ -1194,6 +1203,37 @@ def test_a_level_whose_first_messages_the_broker_removed_is_delivered_from_its_f
     assert deliver(lake.store, shard, "2026-01-01-d1", TESTS, lake.host, now_ms=ALL_DUE_MS).delivered == 2
     assert shard.positions().offsets_of(SCHEDULE_GROUP) == {level: 4}
     assert query(lake.store, "SELECT * FROM audit").to_pylist() == []
+
+
+@pytest.mark.parametrize("why_not", ["", "a salvage", "retention here"])
+def test_delayed_messages_that_the_broker_went_past_are_told_where_it_is_certain(
+    lake: Lake, tmp_path: Path, why_not: str
+) -> None:
+    """Its retention removed the second and the third of five before they were due. The copy of the first is of a topic that was
+    deleted since."""
+    delayed: list[dict[str, Any]] = [
+        {"properties": {"REAL_TOPIC": "T", "REAL_QID": "3", "UNIQ_KEY": f"k{n}"}} for n in range(5)
+    ]
+    waits = [{"topic": SCHEDULE_TOPIC, "queue_id": 2} | one for one in delayed]
+    made_again = {"queue_offset": 0, "stored_body": b"new!"}
+    folder = store_of(tmp_path / "made", *waits, delayed[0] | {"queue_offset": 0}, made_again, {"queue_offset": 1})
+    (folder / "config").mkdir()
+    (folder / "config" / "delayOffset.json").write_text('{"offsetTable":{3:3}}')
+    if why_not == "a salvage":  # it may have left out the copies
+        log = folder / "commitlog" / f"{0:020}"
+        log.write_bytes(log.read_bytes().replace(b"new!", b"torn"))
+    lake.load(folder, salvage=why_not == "a salvage")
+    (shard,) = lake.store.shards()
+    if why_not == "retention here":  # it may have removed them
+        rules = [RetentionRule(topic="T", max_age_ms=1)]
+        retain(shard, RetentionRequest(request_id="2026-01-01-retain", actor=TESTS, rules=rules), lake.host)
+    dry = cut_over(lake, shard, "moved", dry_run=True)
+    assert (dry.waiting, len(dry.notes)) == (2, 0 if why_not else 1)
+    assert all(note.startswith("delay level 3: the broker is past 2 messages of which") for note in dry.notes)
+    assert all(f"queue {BROKER}:2 of {SCHEDULE_TOPIC} from offset 1 on" in note for note in dry.notes)
+    assert cut_over(lake, shard, "moved").notes == dry.notes
+    assert deliver(lake.store, shard, "2026-01-01-d1", TESTS, lake.host, now_ms=ALL_DUE_MS).delivered == 2
+    assert cut_over(lake, shard, "moved").notes == dry.notes  # the report of the first time
 
 
 def test_a_level_offset_beyond_the_end_of_its_queue_is_its_end(lake: Lake, tmp_path: Path) -> None:

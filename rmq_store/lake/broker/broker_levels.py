@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rmq_store.broker_files.delivered_levels import Copy, CopyKey, Delayed, LevelProgress, level_progress
 from rmq_store.commit.ctl import SCHEDULE_GROUP, Observed
-from rmq_store.commit.positions import Positions
+from rmq_store.commit.positions import Positions, QueueRange
 from rmq_store.lake.read.message_search import quoted
 from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.store import LakeStore
+from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import SCHEDULE_TOPIC
 from rmq_store.utils.numbers import whole_number
 
@@ -61,6 +62,47 @@ def delivered_levels(
     return level_progress(ranges, delayed, copies)
 
 
+@dataclass(frozen=True, slots=True)
+class PassedOver:
+    """The messages of a level queue of which the log has no delivered copy, although the broker is past them."""
+
+    queue: MessageQueue
+    messages: int
+    first: int
+    """The queue offset of the first one."""
+
+
+def passed_over(
+    store: LakeStore, shard: str, broker_names: Sequence[str], ranges: Iterable[QueueRange], after: int
+) -> list[PassedOver]:
+    """Only what is certain, by queue: ``verdict`` says WAITING of each of these messages, and a copy of it would be here.
+    ``broker_names``: of the log; ``ranges``: of its level queues; ``after``: the physical offset from which on the log was
+    imported without a salvage.
+
+    A broker goes past a message when it corrects the level's offset to the first message that its retention has left. What
+    comes here from a deleted topic is a copy too. Of a queue from which retention here has removed messages it is not known.
+    """
+    passed = " OR ".join(
+        f"(broker_name = {quoted(one.queue.broker_name)} AND queue_id = {one.queue.queue_id} "
+        f"AND queue_offset >= {one.begin} AND queue_offset < {one.end})"
+        for one in ranges
+        if len(one)
+    )
+    if not passed:
+        return []
+    text = _PASSED_OVER.format(
+        shard=quoted(shard),
+        brokers=", ".join(map(quoted, broker_names)),
+        schedule=quoted(SCHEDULE_TOPIC),
+        passed=passed,
+        after=after,
+    )
+    return [
+        PassedOver(MessageQueue(SCHEDULE_TOPIC, row["broker_name"], row["queue_id"]), row["messages"], row["first"])
+        for row in query(store, text).to_pylist()
+    ]
+
+
 def _key(row: Mapping[str, Any]) -> CopyKey:
     return CopyKey(row["unique_key"], row["real_topic"], _queue_id(row), row["reconsume_times"])
 
@@ -86,4 +128,32 @@ SELECT of_broker.*
 FROM of_broker SEMI JOIN waiting
     ON of_broker.unique_key IS NOT DISTINCT FROM waiting.unique_key AND (topic = {schedule} OR commit_log_offset > place)
 WHERE topic = {schedule} OR topic = real_topic
+"""
+
+_PASSED_OVER = """
+WITH passed AS (
+    SELECT
+        broker_name, queue_id, queue_offset, commit_log_offset, unique_key, reconsume_times,
+        properties['REAL_TOPIC'] AS real_topic, TRY_CAST(properties['REAL_QID'] AS INT) AS real_queue_id
+    FROM messages
+    WHERE shard = {shard} AND topic = {schedule} AND commit_log_offset >= {after} AND ({passed})
+), copies AS (
+    SELECT topic, queue_id, unique_key, reconsume_times, max(commit_log_offset) AS commit_log_offset
+    FROM msg SEMI JOIN passed
+        ON msg.topic = passed.real_topic AND msg.unique_key IS NOT DISTINCT FROM passed.unique_key
+    WHERE shard = {shard} AND broker_name IN ({brokers})
+    GROUP BY ALL
+)
+SELECT broker_name, queue_id, count(*) AS messages, min(queue_offset) AS first
+FROM passed
+ANTI JOIN copies
+    ON passed.real_topic = copies.topic AND passed.real_queue_id = copies.queue_id
+    AND passed.unique_key IS NOT DISTINCT FROM copies.unique_key
+    AND passed.reconsume_times = copies.reconsume_times
+    AND passed.commit_log_offset < copies.commit_log_offset
+ANTI JOIN removed_ranges
+    ON removed_ranges.shard = {shard} AND removed_ranges.broker_name IN ({brokers})
+    AND passed.real_topic = removed_ranges.topic AND passed.real_queue_id = removed_ranges.queue_id
+GROUP BY ALL
+ORDER BY ALL
 """

@@ -19,11 +19,12 @@ from rmq_store.commit.claim import Wish
 from rmq_store.commit.ctl import SCHEDULE_GROUP, Action, Actor, Ctl, Moved, Observed, Proposal, canonical_json
 from rmq_store.commit.positions import Positions, QueueRange, cutover_id, del_id, grp_id, import_id, off_id, pas_id
 from rmq_store.commit.request import Status
-from rmq_store.consumer.delay import delay_level_to_queue_id
+from rmq_store.consumer.delay import delay_level_to_queue_id, queue_id_to_delay_level
 from rmq_store.errors import WrongUse
-from rmq_store.lake.broker.broker_levels import delivered_levels, with_levels_to_end
+from rmq_store.lake.broker.broker_levels import delivered_levels, passed_over, with_levels_to_end
 from rmq_store.lake.broker.broker_timer import WaitingTimers, waiting_timers
 from rmq_store.lake.broker.diverged_log import refuse_closed
+from rmq_store.lake.broker.handed_offsets import handed_offsets
 from rmq_store.lake.broker.popped_messages import NOTHING_POPPED, Popped, popped_messages, popped_of
 from rmq_store.lake.commit.claim import claimed
 from rmq_store.lake.commit.commit import commit
@@ -35,6 +36,7 @@ from rmq_store.lake.table.imports import (
     last_import,
     names_of_log,
     salvage_gaps,
+    salvaged_to,
 )
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
@@ -177,6 +179,7 @@ def _report(
         notes=(
             *_end_notes(shard, broker_name),
             *_level_notes(shard, broker_name, levels),
+            *_passed_over_notes(store, shard, broker_name, moves),
             *_timer_notes(store, shard, positions, names),
             *_popped_notes(status, popped),
         ),
@@ -340,6 +343,24 @@ def _level_notes(shard: Shard, broker_name: str, levels: tuple[LevelProgress, ..
                 "delivered, but the log does not prove it: 'rmq deliver' delivers them again"
             )
     return tuple(notes)
+
+
+def _passed_over_notes(store: LakeStore, shard: Shard, broker_name: str, moves: Iterable[Moved]) -> tuple[str, ...]:
+    """One for each level queue with messages that are not delivered: the level begins here behind them, as at the broker. What
+    this store delivered before a hand-back has its copies in other queues."""
+    positions, names = shard.positions(), names_of_log(shard, broker_name).names
+    handed = handed_offsets(shard, broker_name)
+    adopted = {move.queue: move.to_offset for move in moves if move.group == SCHEDULE_GROUP}
+    begins = {queue: max(positions.min_offset(queue), handed.get((SCHEDULE_GROUP, queue), 0)) for queue in adopted}
+    ranges = [QueueRange(queue, begin, max(begin, adopted[queue])) for queue, begin in begins.items()]
+    return tuple(
+        f"delay level {queue_id_to_delay_level(passed.queue.queue_id)}: the broker is past {passed.messages:,} messages of "
+        "which its log has no delivered copy: most likely its retention removed them before they were due. Neither the broker "
+        f"nor 'rmq deliver' delivers them. They are in queue {passed.queue.broker_name}:{passed.queue.queue_id} of "
+        f"{SCHEDULE_TOPIC} from offset {passed.first} on ('rmq print'); send them again with 'rmq send', or have a group read "
+        "again what failed, with 'rmq replay'"
+        for passed in passed_over(store, shard.name, names, ranges, salvaged_to(shard, names))
+    )
 
 
 def _timer_notes(store: LakeStore, shard: Shard, positions: Positions, names: Sequence[str]) -> tuple[str, ...]:

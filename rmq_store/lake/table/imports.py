@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from rmq_store.broker_files.log_names import LogNames, QueueCuts
@@ -89,6 +89,13 @@ def salvage_gaps(shard: Shard) -> Mapping[MessageQueue, Sequence[QueueRange]]:
             queue = MessageQueue(topic, parameter_of_import(ctl, "broker_name"), queue_id)
             gaps[queue].append(QueueRange(queue, begin, end))
     return gaps
+
+
+def salvaged_to(shard: Shard, broker_names: Collection[str]) -> int:
+    """The physical offset up to which salvages may have left out records of the log with these names; 0: there was none."""
+    ctls = shard.ctls_since(0, action=str(Action.SALVAGE))
+    ends = (parameter_of_import(ctl, "range")[1] for ctl in ctls if ctl.parameter("broker_name") in broker_names)
+    return max(ends, default=0)
 
 
 def last_records_of(ctl: Ctl) -> list[Any] | None:
