@@ -548,7 +548,8 @@ def test_a_queue_that_has_no_message_yet_keeps_its_groups_offset(
     assert len(broker.rmq.json(*export, "--merge", file)["changes"]) == is_deleted
     broker.rmq.json("hand-back", "--broker", "broker-a", "--reason", "it runs again")
     assert table_of(broker.rmq, "broker-a") == {}
-    broker.rmq.json("import-store", str(files), "--broker", "broker-a")
+    notes = broker.rmq.json("import-store", str(files), "--broker", "broker-a")["notes"]
+    assert [note for note in notes if "handed back" in note] == []  # the export is installed
     broker.rmq.json("cutover", "--broker", "broker-a", "--reason", "switched off")
     broker.rmq.json("consume", "--group", "g")
     assert broker.consumed() == ["a003", "a004"]

@@ -341,7 +341,9 @@ class _Import:
             parameters = parameters | {OFFSETS_FILE: offsets_file}
         if empty:
             parameters = parameters | {WITHOUT_ENTRIES: list(map(list, empty))}
-        notes = (*configs.notes, *not_installed(handed, configs.observed))
+        left_out = {one.key for one in empty}  # by an export, too
+        exported = {(group, q): at for (group, q), at in handed.items() if (q.topic, q.queue_id) not in left_out}
+        notes = (*configs.notes, *not_installed(exported, configs.observed))
         return replace(configs, observed=observed, parameters=parameters, notes=notes)
 
     def _has_entries(
