@@ -15,7 +15,7 @@ from rmq_store.broker_files.commit_log_file import list_commit_log, read_log
 from rmq_store.broker_files.file_source import LocalFileSource
 from rmq_store.lake.broker import import_part
 from rmq_store.lake.commit import commit as committing
-from rmq_store.log.consume_queue import UNIT_BYTES, entry_of
+from rmq_store.log.consume_queue import FILLER, UNIT_BYTES, entry_of
 from rmq_store.log.record import BLANK_MAGIC, Record
 from rmq_store.log.record_encoder import encode, new_record
 from tests.contract.rmq import ALL_DUE, Rmq
@@ -24,6 +24,9 @@ from tests.contract.test_import_store import FILE_BYTES, store_of
 
 ENTRIES_PER_FILE = 100
 BODIES = "SELECT decode(body) AS body FROM messages WHERE topic = 'T' ORDER BY queue_offset"
+
+
+OVER_GAPS = SETTINGS.replace("[[group]]", '[[group]]\non_offset_out_of_range = "skip"')
 
 
 def sent(name: str, first: int, last: int, topic: str = "T") -> list[dict[str, Any]]:
@@ -229,13 +232,12 @@ def test_lost_entries_of_a_topic_that_was_deleted_leave_nothing_out_in_silence(b
 
 def damaged(folder: str, *bodies: str) -> None:
     """The records with these bodies are damaged, each in its magic code."""
-    file = Path(folder, "commitlog", f"{0:020}")
-    log = bytearray(file.read_bytes())
     source = LocalFileSource(Path(folder))
-    for _, item in list(read_log(source, list_commit_log(source))):
+    for file, item in list(read_log(source, list_commit_log(source))):
         if isinstance(item, Record) and item.stored_body.decode() in bodies:
-            log[item.commit_log_offset + 4] ^= 0xFF
-    file.write_bytes(log)
+            log = bytearray(Path(folder, file.name).read_bytes())
+            log[item.commit_log_offset - file.start_offset + 4] ^= 0xFF
+            Path(folder, file.name).write_bytes(log)
 
 
 @pytest.mark.parametrize(
@@ -244,6 +246,8 @@ def damaged(folder: str, *bodies: str) -> None:
         (3, ["b003"], [(6, 7)]),  # the one at the offset of a message that was deleted
         (3, ["b005"], []),  # the last one
         (3, ["b000"], [(3, 4)]),
+        (3, ["b000", "b001", "b002"], [(3, 6)]),  # the first one that is left has the offset that would follow
+        (3, ["b000", "b001", "b002", "b003"], [(3, 7)]),
         (0, ["b000"], []),
         (0, ["b000", "b001", "b005"], []),
     ],
@@ -282,6 +286,51 @@ def test_no_generation_begins_in_the_middle_of_the_newest_one(broker: Broker) ->
         assert [(gap["begin"], gap["end"]) for gap in answer["queue_gaps"]] == gaps
         assert len(answer["begun_again"]) == (count == 1)
         broker.sends(*sent("b", 5, 8))
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_a_generation_begins_with_the_import_that_leaves_its_first_messages_out(broker: Broker, count: int) -> None:
+    """Not with that which finds the first message that is left: until then its groups' offsets would be gone. ``count``: how
+    many of the new messages are lost, of a queue of 5."""
+    (broker.rmq.folder / "consumers.toml").write_text(OVER_GAPS)
+    broker.sends(*sent("a", 0, 5))
+    broker.imported(offsets={"T@g": 3})
+    broker.deletes_topic()
+    broker.sends(*sent("b", 0, count), *sent("u", 0, 1, "U"))
+    lost = bodies_of("b", 0, count)
+    for salvage, begun, gaps in ((("--salvage",), [5], []), ((), None, []), (("--salvage",), [], [(5, 5 + count)])):
+        files = broker.files({})
+        damaged(files, *lost)
+        command = ("import-store", files, "--broker", "broker-a", *salvage)
+        if begun is None:
+            assert f"no message at [5, {5 + count})" in broker.rmq(*command).err
+        else:
+            answer = broker.rmq.json(*command)
+            assert [again["base"] for again in answer["begun_again"]] == begun
+            assert [(gap["begin"], gap["end"]) for gap in answer["queue_gaps"]] == gaps
+        if begun:
+            broker.sends(*sent("b", count, count + 3))
+    broker.rmq.json("cutover", "--broker", "broker-a", "--reason", "switched off")
+    broker.rmq.json("consume", "--group", "g")
+    assert broker.consumed() == ["a003", "a004", *bodies_of("b", count, count + 3)]
+    assert table_of(broker.rmq, "broker-a") == {"T@g": {0: count + 3}}
+    assert broker.rmq.json("audit")["audit"] == []
+
+
+@pytest.mark.parametrize("made_again", [False, True])
+def test_a_queue_that_goes_on_behind_damage_is_not_a_new_generation(broker: Broker, made_again: bool) -> None:
+    """``made_again``: its consume queue, from the first message that the broker's log still had."""
+    broker.sends(*sent("a", 0, 3))
+    broker.imported()
+    broker.sends(*sent("a", 3, 8))
+    files = broker.files()
+    damaged(files, "a003", "a004")
+    if made_again:
+        (file,) = Path(files, "consumequeue/T/0").iterdir()
+        file.write_bytes(FILLER.encode() * 3 + file.read_bytes()[3 * UNIT_BYTES :])
+    answer = broker.rmq.json("import-store", files, "--broker", "broker-a", "--salvage")
+    assert (answer["begun_again"], answer["deleted"]) == ([], 0)
+    assert [(gap["begin"], gap["end"]) for gap in answer["queue_gaps"]] == [(3, 5)]
 
 
 @pytest.mark.parametrize("copied", [0, 1, 3])
@@ -469,15 +518,22 @@ def log_of(folder: Path, *files: Sequence[dict[str, Any]]) -> Path:
     return folder
 
 
-def test_a_queue_may_begin_again_in_any_part_of_an_import(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("lost", [0, 3])
+def test_a_queue_may_begin_again_in_any_part_of_an_import(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, lost: int
+) -> None:
+    """``lost``: so many messages are damaged, those of a part before the first one that is left."""
+    (broker.rmq.folder / "consumers.toml").write_text(OVER_GAPS)
     monkeypatch.setattr(import_part, "part_bytes", lambda queues, log_bytes: FILE_BYTES)
-    old, new = (sent("a", 0, 5), sent("u", 0, 3, "U")), (sent("b", 0, 3), sent("b", 3, 5))
+    old, new = (sent("a", 0, 5), sent("u", 0, 3, "U")), ([*sent("b", 0, 3), *sent("u", 4, 5, "U")], sent("b", 3, 5))
     broker.rmq.json("import-store", str(with_queues(log_of(broker.folder, *old), 0)), "--broker", "broker-a")
     files = with_queues(log_of(broker.folder, *old, sent("u", 3, 4, "U"), *new), 5)
-    answer = broker.rmq.json("import-store", str(files), "--broker", "broker-a")
+    damaged(str(files), *bodies_of("b", 0, lost))
+    salvage = ("--salvage",) if lost else ()
+    answer = broker.rmq.json("import-store", str(files), "--broker", "broker-a", *salvage)
     assert (answer["parts"] > 2, answer["begun_again"]) == (True, [{"topic": "T", "queue_id": 0, "base": 5}])
     broker.rmq.json("consume", "--group", "g")
-    assert broker.consumed() == bodies_of("a", 0, 5) + bodies_of("b", 0, 5)
+    assert broker.consumed() == bodies_of("a", 0, 5) + bodies_of("b", lost, 5)
     assert table_of(broker.rmq, "broker-a") == {"T@g": {0: 5}}
     assert broker.rmq.json("import-store", str(files), "--broker", "broker-a")["status"] == "unchanged"
 

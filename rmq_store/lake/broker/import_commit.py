@@ -174,43 +174,45 @@ def new_generations(job: ImportJob, positions: Positions, read: LogRead) -> dict
 
     It is certain where the log before the part is known to be the imported one, and the broker's entry proves that the offset
     is that of the newest generation: then the messages of those before have no entry. A generation begins at the broker's
-    offset 0; where the entry of its first message points to damage that this salvage leaves out, the first message that is
-    there counts. An offset that comes again elsewhere begins none. In a queue without entries
-    the last message with offset 0 begins the newest generation that the log has.
+    offset 0; where this salvage leaves its message out, its entry shows it. An offset that comes again elsewhere begins none.
+    In a queue without entries the last message with offset 0 begins the newest generation that the log has.
     """
     if positions.get(import_id(job.broker_name)) != read.begin:
         return {}
-    skipped = _skipped(read, read.begin)
-    firsts: dict[MessageQueue, Produced] = {}
-    for segment in read.produced:
-        first = firsts.setdefault(segment.queue, segment)
-        if (segment.base or 0) < (first.base or 0):
-            firsts[segment.queue] = segment
-    return {
-        (queue.topic, queue.queue_id): positions.max_offset(queue)
-        for queue, first in firsts.items()
-        if (first.base or 0) < positions.max_offset(queue) and _begins_again(job, first, skipped)
-    }
+    firsts = {segment.queue for segment in read.produced if not _broker_offset(job, segment)}
+    begun = {queue for queue in firsts if _has_messages(job, positions, queue) and _is_newest(job, queue)}
+    if skipped := _skipped(read, read.begin):
+        queues = (MessageQueue(topic, job.broker_name, queue_id) for topic, queue_id in job.queues)
+        begun |= {
+            queue for queue in queues if _has_messages(job, positions, queue) and _is_left_out(job, queue, skipped)
+        }
+    return {(queue.topic, queue.queue_id): positions.max_offset(queue) for queue in begun}
 
 
-def _begins_again(job: ImportJob, first: Produced, skipped: Sequence[Skipped]) -> bool:
-    """Whether a segment before the end of its queue begins a generation. Where it has an entry, that it is one of this message
-    was compared before."""
-    offset, written = _broker_offset(job, first), job.written(first.queue)
-    if not offset:
-        return offset in written or job.without_entries(first.queue)
-    return offset in written and _is_damaged(job, first.queue, written, skipped)
+def _has_messages(job: ImportJob, positions: Positions, queue: MessageQueue) -> bool:
+    """Whether offsets of the newest generation that is known here were imported before this part."""
+    return positions.max_offset(queue) > job.base(queue)
 
 
-def _is_damaged(job: ImportJob, queue: MessageQueue, written: range, skipped: Sequence[Skipped]) -> bool:
-    """Whether the entry of the queue's first message points to a place of this part that a salvage leaves out."""
-    begin = job.queues[queue.topic, queue.queue_id].entry(written.start).commit_log_offset
-    return any(skip.begin <= begin < skip.end for skip in skipped)
+def _is_newest(job: ImportJob, queue: MessageQueue) -> bool:
+    """Whether a message with offset 0 begins the newest generation. Where it has an entry, that it is one of this message was
+    compared before."""
+    return 0 in job.written(queue) or job.without_entries(queue)
+
+
+def _is_left_out(job: ImportJob, queue: MessageQueue, skipped: Sequence[Skipped]) -> bool:
+    """Whether the entry at the broker's offset 0 points to what a salvage leaves out in this part. In a queue that goes on it
+    points further back, or retention has removed it."""
+    files = job.queues[queue.topic, queue.queue_id]
+    if files.files[0].start_offset:
+        return False
+    place = files.entry(0).commit_log_offset
+    return any(skip.begin <= place < skip.end for skip in skipped)
 
 
 def _broker_offset(job: ImportJob, segment: Produced) -> int:
     """The broker's offset of the segment's first message."""
-    return (segment.base or 0) - job.bases.get((segment.queue.topic, segment.queue.queue_id), 0)
+    return (segment.base or 0) - job.base(segment.queue)
 
 
 def _comes_again(job: ImportJob, read: LogRead, segment: Produced, known: int) -> str:

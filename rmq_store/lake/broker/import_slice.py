@@ -102,6 +102,10 @@ class ImportJob:
     """Of queues ``without_entries`` the commit log offset at which the newest generation begins: the messages before it in the
     part have no queue offset."""
 
+    def base(self, queue: MessageQueue) -> int:
+        """What is added to the broker's offsets of the queue."""
+        return self.bases.get((queue.topic, queue.queue_id), 0)
+
     def without_entries(self, queue: MessageQueue) -> bool:
         """Whether the broker has no entry of the queue, so that only the order of the log tells its generations. Never so for
         a BatchCQ topic, which has other entries, and with RocksDB, where offsets may come again without a delete."""
@@ -393,7 +397,7 @@ def _sorted(job: ImportJob, chunk: _Chunk, rows: pa.Table, part: int) -> tuple[p
         at = table.schema.get_field_index("indexed")
         return _sorted(job, chunk, table.set_column(at, table.schema.field(at), pa.array(has_entry)), part)
     for begin, end, run in runs:
-        offsets[begin:end] += job.bases.get((run.queue.topic, run.queue.queue_id), 0)
+        offsets[begin:end] += job.base(run.queue)
     columns = {
         "tags_code": pa.array(codes),
         "deliver_at": pa.array(codes, mask=~waiting),
