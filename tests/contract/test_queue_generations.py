@@ -470,6 +470,22 @@ def test_an_offset_in_the_middle_that_comes_again_without_entries_is_refused(
     assert [row["body"] for row in broker.rmq.json("sql", BODIES)] == bodies_of("b", 4, 9)
 
 
+def test_a_batch_topic_that_was_made_again_is_imported_without_its_queues(broker: Broker) -> None:
+    """Also a topic of another type before, in a first import. What the error advises works."""
+    folder = log_of(broker.folder, [*sent("a", 0, 7), *sent("b", 0, 9)])
+    file = folder / "batchconsumequeue/T/0" / f"{0:020}"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(bytes(ENTRIES_PER_FILE * 46))
+    command = ("import-store", str(folder), "--broker", "broker-a")
+    refused = broker.rmq(*command)
+    assert refused.exit_code == 1
+    assert "offset 0 comes again" in refused.err
+    assert "Import a copy of the store without batchconsumequeue/T/0: the order of the log then tells" in refused.err
+    shutil.rmtree(file.parent)
+    assert broker.rmq.json(*command)["deleted"] == 7
+    assert [row["body"] for row in broker.rmq.json("sql", BODIES)] == bodies_of("b", 0, 9)
+
+
 def test_an_offset_in_the_middle_that_comes_again_is_refused(broker: Broker) -> None:
     broker.sends(*sent("a", 0, 5))
     broker.imported()

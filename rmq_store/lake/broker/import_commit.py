@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
+from rmq_store.broker_files.batch_consume_queue import FOLDER as BATCH_FOLDER
 from rmq_store.broker_files.consume_queue_file import FOLDER, ConsumeQueueFiles
 from rmq_store.broker_files.queue_generations import QueueKey
 from rmq_store.commit.ctl import Action, Actor, Ctl, Moved, Produced, Proposal, canonical_json
@@ -224,7 +225,7 @@ def _comes_again(job: ImportJob, read: LogRead, segment: Produced, known: int) -
             "out twice after a restart. The entries of its consume queue, which may tell, are in RocksDB, and are not read."
         )
     elif (queue.topic, queue.queue_id) in job.batch_queues:
-        why = f"{again}. Of a BatchCQ topic only the first generation is imported."
+        why = f"{again}. The entries of a BatchCQ topic, which may tell, are not read. {_without(BATCH_FOLDER, queue)}"
     elif job.without_entries(queue):
         why = (
             "this is another broker's store, or the broker has given offsets out twice, or "
@@ -233,14 +234,19 @@ def _comes_again(job: ImportJob, read: LogRead, segment: Produced, known: int) -
     else:
         why = (
             "this is another broker's store, or the broker has given offsets out twice, or "
-            f"{again} and entries of its consume queue are lost; --salvage cannot repair that. Import a copy of the store "
-            f"without {FOLDER}/{queue.topic}/{queue.queue_id}: the order of the log then tells which messages are of the "
-            "deleted topic. If that is refused too:"
+            f"{again} and entries of its consume queue are lost; --salvage cannot repair that. {_without(FOLDER, queue)}"
         )
     return (
         f"{queue}: offset {offset} comes again, but the queue was imported up to {known - base + offset}. Nothing after byte "
         f"{read.begin} of the log was imported: {why} Import the store under another broker name (--broker), from a copy "
         "without the files of its log that have the earlier messages of the queue"
+    )
+
+
+def _without(folder: str, queue: MessageQueue) -> str:
+    return (
+        f"Import a copy of the store without {folder}/{queue.topic}/{queue.queue_id}: the order of the log then tells which "
+        "messages are of the deleted topic. If that is refused too:"
     )
 
 
