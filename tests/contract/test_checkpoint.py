@@ -297,4 +297,4 @@ def test_a_log_that_the_delta_library_cannot_read_is_an_error_in_words(lake: Lak
     with pytest.raises(LogDamaged, match="modificationTime") as raised:
         write_checkpoint(lake.shard.commitlog)
     assert "\n" not in str(raised.value), "the stack of the library"
-    assert "Run 'rmq audit'" in str(raised.value)
+    assert "Run 'rmq audit --full'" in str(raised.value)

@@ -7,6 +7,7 @@ from tests.faults.guard import Guard, cases
 VACUUM = "tests/contract/test_vacuum.py"
 COMPACT = "tests/contract/test_compact.py"
 CHECKPOINT = "tests/contract/test_checkpoint.py"
+LOGS = "tests/faults/test_planted_logs.py"
 ORPHANS = "tests/unit/test_orphans.py"
 RETENTION = "tests/unit/test_retention.py"
 NAMES = "tests/contract/test_vacuum_names.py"
@@ -88,6 +89,19 @@ FILES = (
         "lake.table.checkpoint:write_checkpoint",
         cases(CHECKPOINT, "a_log_that_was_cleaned_up_meanwhile_gets_no_checkpoint"),
         deep=True,
+    ),
+    Guard(
+        "lake.table.second_reader:check_files",
+        cases(
+            LOGS,
+            "a_path_that_has_to_be_encoded_is_no_fault",
+            "two_values_of_a_partition_in_a_checkpoint_are_found",
+        ),
+        (
+            ('ours.sort_by("path").equals(theirs.sort_by("path"))', "True"),
+            ('encoded(row.pop("path"))', 'row.pop("path")'),
+            ('*(f"partition.{name}" for name in table.layout.partition_by)', ""),
+        ),
     ),
     Guard(
         "lake.table.delta_log:DeltaLog.read_again",

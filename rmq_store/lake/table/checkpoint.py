@@ -1,9 +1,9 @@
 """Checkpoints of a Delta log, and the clean-up of the entries behind them.
 
-The Delta library writes a checkpoint. What may be deleted is this project's own rule (``docs/decisions/0011-own-log.md``): a
-process trusts a view of the log for ``VIEW_TRUST_MS``, and while it does, a name that it finds absent must mean that the log
-ends there. So an entry is deleted only behind a checkpoint that is itself twice as old and can be read, and a checkpoint only
-if a newer one is.
+The Delta library writes a checkpoint, of a log that it reads as this project does (``second_reader.py``). What may be deleted
+is this project's own rule (``docs/decisions/0011-own-log.md``): a process trusts a view of the log for ``VIEW_TRUST_MS``, and
+while it does, a name that it finds absent must mean that the log ends there. So an entry is deleted only behind a checkpoint
+that is itself twice as old and can be read, and a checkpoint only if a newer one is.
 """
 
 from __future__ import annotations
@@ -12,13 +12,16 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rmq_store.commit.append import VIEW_TRUST_MS
-from rmq_store.errors import BadData, LogDamaged
+from rmq_store.errors import BadData
 from rmq_store.lake.table.delta_log import CHECKPOINT, ENTRY, LAST_CHECKPOINT, LOG_FOLDER, LogCleaned, numbers_of
 from rmq_store.lake.table.delta_table import LakeTable
+from rmq_store.lake.table.second_reader import check_files, second_reader
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
 
 CHECKPOINT_EVERY = 100
 """A process that opens the table reads at most about as many entries."""
@@ -48,28 +51,43 @@ def checkpoint_if_due(table: LakeTable) -> bool:
 
 def write_checkpoint(table: LakeTable) -> None:
     """A checkpoint of the version that the table's handle has read. Raises OSError when it could not be written, LogDamaged
-    when the Delta library cannot read the log.
+    when the Delta library cannot read the log, or has other files by it.
 
     The Delta library makes it, in a copy of what the log has since the checkpoint before: in S3 it would ask for each entry
     several times, one after the other.
     """
-    root, folder, version = table.root, f"{table.path}/{LOG_FOLDER}", table.version
-    names, _ = root.names_in(folder)
-    checkpoints = numbers_of(CHECKPOINT, names)
-    before, content = _newest_sound(table, [number for number in checkpoints if number <= version])
-    if before == version:
-        table.log.view.known_checkpoint = version
-        return
+    root, version = table.root, table.version
     try:
-        contents = table.log.read_again(before + 1)
+        before, log = _log_of(table)
     except LogCleaned as error:
         raise OSError(f"no checkpoint of {table.path} was written: {error}") from error
-    if content is not None:
-        contents[checkpoint_name(table, before).rpartition("/")[2]] = content
-    checkpoint, hint = checkpoint_of(contents)
-    root.replace(checkpoint_name(table, version), checkpoint)
-    root.replace(f"{folder}/{LAST_CHECKPOINT}", json.dumps(hint).encode())
+    if before < version:
+        with second_reader(log, root.uri_of(table.path)) as (delta, folder):
+            check_files(table, delta, log)
+            checkpoint, hint = _made(delta, folder)
+        root.replace(checkpoint_name(table, version), checkpoint)
+        root.replace(f"{table.path}/{LOG_FOLDER}/{LAST_CHECKPOINT}", json.dumps(hint).encode())
     table.log.view.known_checkpoint = version
+
+
+def check_log(table: LakeTable) -> None:
+    """As ``write_checkpoint`` of the version that the table's handle has read, but nothing is written. Raises LogDamaged as it,
+    also where this version has a checkpoint, and LogCleaned when a clean-up came in between."""
+    _, log = _log_of(table)
+    with second_reader(log, table.root.uri_of(table.path)) as (delta, _):
+        check_files(table, delta, log)
+        delta.create_checkpoint()  # it reads more than the files, such as the positions
+
+
+def _log_of(table: LakeTable) -> tuple[int, dict[str, bytes]]:
+    """The newest sound checkpoint up to the version that the table's handle has read, -1 for none, and by name its file and the
+    entries after it. Raises LogCleaned when one of these is gone."""
+    names, _ = table.root.names_in(f"{table.path}/{LOG_FOLDER}")
+    before, content = _newest_sound(table, [one for one in numbers_of(CHECKPOINT, names) if one <= table.version])
+    log = table.log.read_again(before + 1)
+    if content is not None:
+        log[checkpoint_name(table, before).rpartition("/")[2]] = content
+    return before, log
 
 
 def _newest_sound(table: LakeTable, checkpoints: Sequence[int]) -> tuple[int, bytes | None]:
@@ -81,27 +99,16 @@ def _newest_sound(table: LakeTable, checkpoints: Sequence[int]) -> tuple[int, by
     return -1, None
 
 
-def checkpoint_of(log: Mapping[str, bytes]) -> tuple[bytes, dict[str, Any]]:
-    """The checkpoint of the newest entry of a log, and the hint at it. ``log``: its files by name, from entry 0 or a checkpoint
-    on. Raises LogDamaged when the Delta library cannot read them."""
-    from deltalake import DeltaTable  # 60 ms, needed once in CHECKPOINT_EVERY commits
-    from deltalake.exceptions import DeltaError
+def checkpoint_of(log: Mapping[str, bytes], where: str) -> tuple[bytes, dict[str, Any]]:
+    """The checkpoint of the newest entry of a log, and the hint at it. Parameters and errors are those of ``second_reader``."""
+    with second_reader(log, where) as (delta, folder):
+        return _made(delta, folder)
 
-    with TemporaryDirectory() as folder:
-        copy = Path(folder, LOG_FOLDER)
-        copy.mkdir()
-        for name, content in log.items():
-            copy.joinpath(name).write_bytes(content)
-        try:
-            DeltaTable(folder).create_checkpoint()
-        except DeltaError as error:
-            reason, *_ = str(error).splitlines()  # a native stack follows
-            raise LogDamaged(
-                f"no checkpoint was made: the Delta library cannot read the log ({reason})",
-                "Run 'rmq audit': where it names an entry or a property of this table, restore the shard from a backup.",
-            ) from error
-        hint: dict[str, Any] = json.loads(copy.joinpath(LAST_CHECKPOINT).read_bytes())
-        return copy.joinpath(f"{hint['version']:020d}.checkpoint.parquet").read_bytes(), hint
+
+def _made(delta: DeltaTable, folder: Path) -> tuple[bytes, dict[str, Any]]:
+    delta.create_checkpoint()
+    hint: dict[str, Any] = json.loads(folder.joinpath(LAST_CHECKPOINT).read_bytes())
+    return folder.joinpath(f"{hint['version']:020d}.checkpoint.parquet").read_bytes(), hint
 
 
 def _hinted_checkpoint(table: LakeTable) -> int:

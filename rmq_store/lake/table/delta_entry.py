@@ -111,6 +111,11 @@ def entry_name(version: int) -> str:
     return f"{version:020d}.json"
 
 
+def encoded(path: str) -> str:
+    """As an entry of this project names a file. Delta's paths are URIs, and a path has several encodings."""
+    return quote(path, safe=_SAFE)
+
+
 def end_of(content: bytes) -> tuple[bytes, int]:
     """The last ``END_BYTES`` of a file of the log, and its size in bytes: as ``Root.tail`` returns them."""
     return content[-END_BYTES:], len(content)
@@ -151,7 +156,7 @@ def entry_bytes(
 def _add_action(file: StagedFile, partition_by: Sequence[str], now_ms: int) -> dict[str, Any]:
     values = {"kind": file.kind, "store_day": file.store_day}
     return {
-        "path": quote(file.path, safe=_SAFE),
+        "path": encoded(file.path),
         "partitionValues": {name: values[name] for name in partition_by},
         "size": file.size,
         "modificationTime": now_ms,
@@ -162,7 +167,7 @@ def _add_action(file: StagedFile, partition_by: Sequence[str], now_ms: int) -> d
 
 def remove_action(path: str, now_ms: int) -> dict[str, Any]:
     """Of a file of which nothing but its name is known."""
-    return {"path": quote(path, safe=_SAFE), "deletionTimestamp": now_ms, "dataChange": True}
+    return {"path": encoded(path), "deletionTimestamp": now_ms, "dataChange": True}
 
 
 def _remove_action(file: LiveFile, now_ms: int) -> dict[str, Any]:

@@ -52,7 +52,8 @@ class DerivedTable(LakeTable):
         first += [{"remove": remove_action(file, now_ms)} for file in files]
         content = entry_bytes(operation=RESTART, now_ms=now_ms, first=first, positions=dict.fromkeys(positions, ABSENT))
         if root.create_exclusively(f"{folder}/{entry_name(version)}", content):
-            checkpoint, hint = checkpoint_of({entry_name(0): content})  # only the hint has the number of the entry
+            # Only the hint has the number of the entry.
+            checkpoint, hint = checkpoint_of({entry_name(0): content}, root.uri_of(path))
             root.create_exclusively(f"{folder}/{version:020d}.checkpoint.parquet", checkpoint)
             root.replace(f"{folder}/{LAST_CHECKPOINT}", json.dumps({**hint, "version": version}).encode())
         return cls.open(root, path, layout)
