@@ -1,5 +1,5 @@
-"""Logs that the Delta library cannot read, or that have other files by it than by ``rmq``: no checkpoint takes the place of
-their entries.
+"""Logs that the Delta library cannot read, or that have other files by it than by ``rmq``: both audits say so, and no
+checkpoint takes the place of their entries.
 
 Each row of ``FAULTS`` is a change of a commit log, and what ``rmq audit`` says of the entry; None: only ``rmq audit --full``
 finds it. Each is planted in a shard of one store.
@@ -17,6 +17,10 @@ import pytest
 
 from rmq_store import Message, open_store
 from rmq_store.errors import LogDamaged
+from rmq_store.lake.audit.audit import with_named_shards
+from rmq_store.lake.audit.finding import Finding, Problem
+from rmq_store.lake.audit.second_reader import second_reader
+from rmq_store.lake.audit.shards import shards
 from rmq_store.lake.table.checkpoint import check_log, write_checkpoint
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
@@ -175,6 +179,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number in range(2):
         request = f"2026-11-20-n{number}"
         open_store(folder).send([Message("Notes", b"note")], create_queues=1, shard=SHARD, request_id=request)
+    assert list(second_reader(with_named_shards(LakeStore.open(Root.parse(str(folder)))))) == []
     return folder
 
 
@@ -197,11 +202,27 @@ def store(sound: Path, tmp_path_factory: pytest.TempPathFactory) -> LakeStore:
     return LakeStore.open(Root.parse(str(root)))
 
 
+@pytest.fixture(scope="module")
+def findings(store: LakeStore) -> list[Finding]:
+    opened = with_named_shards(store)
+    return [*shards(opened), *second_reader(opened)]
+
+
 def shard_of(name: str) -> str:
     return f"fault-{list(FAULTS).index(name)}"
 
 
 # --- the tests -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_both_audits_find(findings: list[Finding], name: str) -> None:
+    of_shard = [one for one in findings if one.shard == shard_of(name)]
+    assert [one.file for one in of_shard if one.problem == Problem.LOG_READ_DIFFERENTLY] == ["commitlog"]
+    kinds = (Problem.LOG_ENTRY_NOT_VALID, Problem.TABLE_PROPERTIES_DIFFER)
+    details = [str(one.detail) for one in of_shard if one.problem in kinds]
+    said = FAULTS[name][1]
+    assert (details == []) if said is None else any(said in detail for detail in details)
 
 
 @pytest.mark.parametrize("name", FAULTS)

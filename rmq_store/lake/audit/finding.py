@@ -75,6 +75,8 @@ class Problem(StrEnum):
     COMMIT_NOT_IN_LOG = "commit not in the log"
     DERIVED_TABLE_DIFFERS = "derived table differs"
     LOG_ROLLED_BACK = "log rolled back"
+    # ``second_reader.py``: what the Delta library reads, with ``--full`` only.
+    LOG_READ_DIFFERENTLY = "log read differently"
     # ``full.py``: what the files hold, with ``--full`` only.
     FILE_CHANGED = "file changed"
     DIGEST_NOT_RECORDED_ONCE = "digest not recorded once"
@@ -213,8 +215,8 @@ ADVICE: Mapping[Problem, Advice] = {
         "Restore the file from a backup. The next checkpoint of 'rmq maintain' replaces it.",
     ),
     Problem.LOG_ENTRY_NOT_VALID: Advice(
-        "an entry of a table's log has a value that is not as Delta's protocol says: other engines cannot read the table, and "
-        "no checkpoint of it can be written",
+        "an entry of a table's log has a value that is not as Delta's protocol says, or that readers understand differently: "
+        "other engines cannot read the table, or read other files, and no checkpoint of it can be written",
         "Compare the entry with that of a backup, and restore it under the same name. " + _RESTORE_LOG,
     ),
     Problem.FILE_IN_NO_SEGMENT: Advice(
@@ -275,6 +277,12 @@ ADVICE: Mapping[Problem, Advice] = {
     Problem.LOG_ROLLED_BACK: Advice(
         "the commit log lacks its newest commits, or has others: it, or a derived table, is an older copy",
         "Stop what writes to the store. If the log is the older one, restore its newer state; else 'rmq dispatch --rebuild'.",
+    ),
+    Problem.LOG_READ_DIFFERENTLY: Advice(
+        "the Delta library cannot read the log of a table, or has other files by it than rmq: other engines read other rows or "
+        "none, and no checkpoint can be written",
+        "Where the detail or another finding names a file of the log or a property of this table, compare it with that of a "
+        "backup, and restore the file of the log under the same name. " + _RESTORE_LOG,
     ),
     Problem.FILE_CHANGED: Advice(
         "the bytes of a file are not those that its commit wrote: a disk or another program changed it",

@@ -6,6 +6,7 @@
 - A copy is the copy of the message that it names, with the edits of its redrive and the attempts that follow, and went
   where that message says.
 - A window filtered the messages that do not match its subscription, and no others.
+- The Delta library reads the logs of the tables as ``rmq`` does.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from rmq_store.lake.audit.file_content import (
 )
 from rmq_store.lake.audit.filters import Filters
 from rmq_store.lake.audit.finding import Finding, Problem
+from rmq_store.lake.audit.second_reader import second_reader
 from rmq_store.lake.audit.written_files import without_record
 from rmq_store.lake.sql.sql import queries
 from rmq_store.lake.table.shard import Shard
@@ -110,6 +112,7 @@ def full(store: LakeStore, engine: Engine, progress: Progress | None = None) -> 
     What cannot be read is a finding. Raises only what ``engine`` raises for tasks that could not run.
     """
     report, store = FullReport([]), with_named_shards(store)
+    report.findings += second_reader(store)
     try:
         texts = (_FILES, _DIGESTS, _SEGMENTS, Filters.QUERY, _LEAST, edits.COMMITS, edits.RANGES, COMMITS)
         answers = passing_over(store, report.findings, lambda: queries(store, texts))

@@ -152,6 +152,8 @@ def _columns(schema: pa.Schema, metadata: Mapping[str, Any]) -> list[str]:
     if document["type"] != "struct":
         raise ValueError("the schema is no struct")
     expected, stored = _fields(_expected(schema)), _fields(document)
+    if len({name.lower() for name in stored}) < len(document["fields"]):
+        raise ValueError("two columns are one to engines that do not tell a from A")
     return [name for name, field in stored.items() if name in expected and not _is_same(field, expected[name])]
 
 
