@@ -178,6 +178,12 @@ FAULTS: dict[str, tuple[Plant, Problem]] = {
         Problem.COPY_PROPERTIES_DIFFER,
     ),
     "a unique key altered": (rows_of(imported, first_row(unique_key="1" * 32)), Problem.PROPERTIES_DIFFER),
+    "a single key altered": (rows_of(sent, first_row(key_words=["other"])), Problem.PROPERTIES_DIFFER),
+    "two single keys in one": (rows_of(sent, first_row(key_words=["a0 b0"])), Problem.PROPERTIES_DIFFER),
+    "a property twice": (
+        rows_of(sent, lambda rows: first_row(properties=[*rows[0]["properties"], ("KEYS", "other")])(rows)),
+        Problem.PROPERTIES_DIFFER,
+    ),
     "a property altered": (
         rows_of(imported, lambda rows: first_row(properties=[("KEYS", "other")])(rows)),
         Problem.PROPERTIES_DIFFER,
@@ -259,7 +265,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made.consume("2026-01-01-again")
     made.load(write_broker(folder / "broker", 60), "2026-01-02-import")
     made.consume("2026-01-02-r1")
-    notes = [Message("Notes", b"note %d" % number) for number in range(4)]
+    notes = [Message("Notes", b"note %d" % number, keys=(f"a{number}", f"b{number}")) for number in range(4)]
     open_store(made.folder).send(notes, create_queues=1, request_id="2026-11-20-n")
     assert audited(made.store) == []
     return made.folder

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
 
-from rmq_store.lake.audit.file_content import SEGMENTS
+from rmq_store.lake.audit.file_content import SEGMENTS, ContentJob, ContentTask, read_content
+from rmq_store.lake.audit.finding import Problem
 from rmq_store.lake.audit.full import origins_of, segments_by_file
+from rmq_store.lake.table import tables
+from rmq_store.lake.table.object_store import Root
 from rmq_store.message.message import MessageQueue
 
 QUEUE = MessageQueue("Orders", "broker-a", 0)
@@ -38,3 +44,15 @@ def test_a_task_gets_the_origins_in_its_file_only() -> None:
     (of_file,) = origins_of(file, origins).items()
     assert (of_file[0], of_file[1].tolist()) == (QUEUE, [10, 15])
     assert origins_of(segments(3).slice(1, 1), {}) == {}
+
+
+@pytest.mark.parametrize(("has_filters", "wrong"), [(True, {Problem.PROPERTIES_DIFFER}), (False, set())])
+def test_a_file_without_single_keys_is_wrong_where_a_search_looks_into_its_filters(
+    has_filters: bool, wrong: set[Problem], tmp_path: Path
+) -> None:
+    """One of an earlier version has neither, and a search reads its rows."""
+    rows = pa.Table.from_pylist([{"keys": "a b", "properties": [("KEYS", "a b")], "tags_code": 0}], schema=tables.MSG)
+    pq.write_table(rows, tmp_path / "f.parquet", bloom_filter_options={"keys": True} if has_filters else None)
+    job = ContentJob(root=Root.parse(str(tmp_path)), table=".")
+    content = read_content(job, ContentTask(path="f.parquet", kind="msg", sha256=None), "")
+    assert (content.error, {one.problem for one in content.problems}) == (None, wrong)

@@ -29,12 +29,13 @@ from rmq_store.lake.table import tables
 from rmq_store.lake.table.arrow_maps import MapLookup
 from rmq_store.lake.table.edited_rows import columns_of
 from rmq_store.lake.table.evidence import hashes
+from rmq_store.lake.table.key_filters import KEYS, WORDS, key_words
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.tags_codes import tags_codes
 from rmq_store.lake.window.window_keys import text_hashes
 from rmq_store.log.record import MESSAGE_MAGIC_V1
 from rmq_store.message.message import MessageQueue
-from rmq_store.message.message_const import SCHEDULE_TOPIC, MessageConst
+from rmq_store.message.message_const import KEY_SEPARATOR, SCHEDULE_TOPIC, MessageConst
 from rmq_store.message.sys_flag import MessageSysFlag
 from rmq_store.window.deliver import CAUSE as DELIVERED
 
@@ -43,6 +44,7 @@ Numbers = npt.NDArray[np.int64]
 Sums = npt.NDArray[np.uint64]
 Mask = npt.NDArray[np.bool_]
 
+_WORDS_TYPE = pa.list_(pa.string())
 BATCH_ROWS = 10_000
 MESSAGE_KINDS = ("msg", "archive")
 _MOST_PLACES = 10
@@ -118,7 +120,7 @@ _AS_SENT = {"magic": MESSAGE_MAGIC_V1, "sys_flag": 0, "flag": 0, "reconsume_time
 
 _COLUMNS = [
     "commit_id", "part", "rel", *PLACE, "queue_offset", "unique_key", "keys", "tags", "tags_code",
-    "stored_body_size", "body_crc", *_KEPT, "reconsume_times", "deliver_at", *_OF_COPIES, "properties", "body",
+    "stored_body_size", "body_crc", *_KEPT, "reconsume_times", "deliver_at", *_OF_COPIES, "properties", "body", WORDS,
 ]  # fmt: skip
 
 _OF_PROPERTIES = {
@@ -246,8 +248,9 @@ def _read_rows(task: ContentTask, data: bytes, content: FileContent) -> None:
             return
         wrong: dict[_Kind, list[tuple[Numbers, Numbers]]] = {}
         columns = [name for name in _COLUMNS if name in names]
+        has_filters = _has_filters(file.metadata)
         for batch in file.iter_batches(BATCH_ROWS, columns=columns, use_threads=False):
-            rows = _Rows(batch, content.rows, task)
+            rows = _Rows(batch, content.rows, task, has_filters)
             for kind, mask in rows.problems():
                 wrong.setdefault(kind, []).append((rows.numbers[mask], rows.offsets[mask]))
             content.copies += rows.copies()
@@ -258,14 +261,22 @@ def _read_rows(task: ContentTask, data: bytes, content: FileContent) -> None:
             content.problems += _places(task, kind, *map(np.concatenate, zip(*parts, strict=True)))
 
 
-class _Rows:
-    """Neighbouring rows of a file."""
+def _has_filters(metadata: pq.FileMetaData) -> bool:
+    """Whether a search for a key looks into the filters of the file: then it passes over single keys that are not there."""
+    groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
+    chunks = (group.column(number) for group in groups for number in range(group.num_columns))
+    return any(chunk.path_in_schema == KEYS and chunk.bloom_filter_offset is not None for chunk in chunks)
 
-    def __init__(self, batch: pa.RecordBatch, first: int, task: ContentTask) -> None:
+
+class _Rows:
+    """Neighbouring rows of a file. ``has_filters``: as ``_has_filters``."""
+
+    def __init__(self, batch: pa.RecordBatch, first: int, task: ContentTask, has_filters: bool) -> None:
         self.batch = batch
         self._task = task
         segments = task.segments
         self.numbers: Numbers = np.arange(first, first + batch.num_rows)
+        self._has_words = has_filters or WORDS in batch.schema.names
         firsts = segments.column("first_row").to_numpy()
         bases, ends = segments.column("base_offset").to_numpy(), segments.column("end_offset").to_numpy()
         self._of_segment: Numbers = np.searchsorted(firsts, self.numbers, side="right") - 1
@@ -287,10 +298,10 @@ class _Rows:
         )
 
     def _column(self, name: str) -> pa.Array:
-        """A column; files of older versions lack some."""
+        """A column; files of older versions lack some, and those without several keys in a row the single keys."""
         if name in self.batch.schema.names:
             return self.batch.column(name)
-        return pa.nulls(self.batch.num_rows, tables.MSG.field(name).type)
+        return pa.nulls(self.batch.num_rows, _WORDS_TYPE if name == WORDS else tables.MSG.field(name).type)
 
     # --- what is wrong with a row ---
 
@@ -375,8 +386,18 @@ class _Rows:
     def _properties(self) -> Mask:
         wrong = np.zeros(self.batch.num_rows, np.bool_)
         for name, key in _OF_PROPERTIES.items():
-            wrong |= _differ(self._column(name), self._property.first(key))
-        return wrong | self._tags_codes()
+            for value in (self._property.first(key), self._property.last(key)):  # nothing writes a name twice
+                wrong |= _differ(self._column(name), value)
+        return wrong | self._tags_codes() | self._key_words()
+
+    def _key_words(self) -> Mask:
+        """Single keys that are not those of KEYS: of the same text as many."""
+        wrong = np.zeros(self.batch.num_rows, np.bool_)
+        if self._has_words:
+            stored, expected = self._column(WORDS), key_words(self._column("keys"))
+            for value in (pc.list_value_length, lambda words: pc.binary_join(words, KEY_SEPARATOR)):
+                wrong |= _differ(value(stored), value(expected))
+        return wrong
 
     def _tags_codes(self) -> Mask:
         """Tags codes that are not those of the tags, or of an entry in a broker's level queue not the time of its delivery."""

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from rmq_store.message.message_const import KEY_SEPARATOR
 
 UNIQUE_KEY, KEYS, KEY_WORDS = "unique_key", "keys", "key_words.list.element"
+WORDS = KEY_WORDS.partition(".")[0]
 FILTERED = (UNIQUE_KEY, KEYS, KEY_WORDS)
 """The columns that have filters, by their path in a file."""
 
@@ -23,14 +24,16 @@ FALSE_POSITIVES = 0.02
 """At most this share of the row groups is read although the key is not in them. 7,000 keys take 8 KiB."""
 
 
+def key_words(keys: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """The single keys of each text of KEYS that has several, null for the others."""
+    several = pc.fill_null(pc.match_substring(keys, KEY_SEPARATOR), False)
+    return pc.split_pattern(pc.if_else(several, keys, None), KEY_SEPARATOR)
+
+
 def with_key_words(rows: pa.Table) -> pa.Table:
     """Message rows and, when some of them have several keys, the column ``key_words``: a list of keys, null for the others."""
-    keys = rows.column(KEYS).cast(pa.string())
-    several = pc.fill_null(pc.match_substring(keys, KEY_SEPARATOR), False)
-    if not pc.any(several).as_py():
-        return rows
-    words = pc.split_pattern(pc.if_else(several, keys, None), KEY_SEPARATOR)
-    return rows.append_column(KEY_WORDS.partition(".")[0], words)
+    words = key_words(rows.column(KEYS).cast(pa.string()))
+    return rows if words.null_count == len(words) else rows.append_column(WORDS, words)
 
 
 def filter_options(rows: pa.Table, groups: Sequence[tuple[int, int]]) -> Mapping[str, Any]:
@@ -39,8 +42,7 @@ def filter_options(rows: pa.Table, groups: Sequence[tuple[int, int]]) -> Mapping
     A filter is made for the most values of a row group; the writer makes it smaller when there are fewer.
     """
     most = {name: max(end - begin for begin, end in groups) for name in (UNIQUE_KEY, KEYS)}
-    words = KEY_WORDS.partition(".")[0]
-    if words in rows.column_names:
-        counts = pc.list_value_length(rows.column(words))
+    if WORDS in rows.column_names:
+        counts = pc.list_value_length(rows.column(WORDS))
         most[KEY_WORDS] = max(pc.sum(counts.slice(begin, end - begin)).as_py() or 0 for begin, end in groups)
     return {name: {"ndv": max(values, 1), "fpp": FALSE_POSITIVES} for name, values in most.items()}
