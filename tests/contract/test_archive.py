@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from rmq_store.admin.track import REMOVED, TrackType
 from rmq_store.commit.positions import Outcome
 from rmq_store.errors import BadData
 from rmq_store.lake.admin.track import track
-from rmq_store.lake.audit.finding import Problem
+from rmq_store.lake.audit.finding import Finding, Problem
 from rmq_store.lake.audit.full import full
 from rmq_store.lake.maintain.compact import CompactReport, CompactRequest, compact
+from rmq_store.lake.maintain.expired_rows import without_expired
 from rmq_store.lake.maintain.retention import RetentionRequest, retain
 from rmq_store.lake.read.message_search import message_by_id, messages_by_key, messages_by_unique_key
 from rmq_store.lake.sql.sql import query
@@ -25,7 +28,8 @@ from rmq_store.settings.retention_settings import RetentionRule
 from tests.contract.test_compact import lived
 from tests.faults.answers import Clock, set_clock
 from tests.faults.stores import GROUP, HOUR_MS, OPERATOR, TOPIC, Lake, copied, group_named, write_broker
-from tests.planted_shard import PlantedShard
+from tests.faults.test_planted_contents import Plant, first_row, planted, rows_of
+from tests.planted_shard import PlantedShard, Row
 
 KINDS_OF_ROWS = ("msg", "archive", "outcome", "key")
 ALL = [
@@ -69,6 +73,10 @@ def maintained(lake: Lake, *rules: RetentionRule) -> CompactReport:
     return report
 
 
+def fully(lake: Lake) -> list[Finding]:
+    return [*lake.audit(), *full(lake.store, LocalEngine(lake.host)).findings]
+
+
 def rows(lake: Lake, sql: str) -> list[str]:
     return sorted(map(repr, query(lake.store, sql).to_pylist(maps_as_pydicts="lossy")))
 
@@ -91,7 +99,7 @@ def test_every_message_is_found_as_before(lake: Lake) -> None:
     for place in places[:: len(places) // 12]:
         (same,) = message_by_id(lake.store, place["offset_msg_id"])
         assert (same["queue_offset"], same["body"]) == (place["queue_offset"], place["body"])
-    assert lake.audit() == []
+    assert fully(lake) == []
 
 
 def test_a_message_is_tracked_through_its_archived_copies(lake: Lake) -> None:
@@ -124,6 +132,90 @@ def test_an_archive_that_is_taken_out_of_the_table_is_found(lake: Lake) -> None:
     assert (finding.problem, finding.file) == (Problem.RECORDED_FILE_NOT_LIVE, f"commitlog/{file}")
 
 
+# --- what the rows of an archive must be ---
+
+
+def largest(at: PlantedShard) -> str:
+    """The file with the most archived messages."""
+    return max(at.files(kind="archive"), key=lambda file: pq.ParquetFile(at.path(file)).metadata.num_rows)
+
+
+def of_rows(change: Callable[[list[Row]], list[Row]]) -> Plant:
+    return rows_of(largest, change)
+
+
+def second_at_first(rows: list[Row]) -> list[Row]:
+    return [rows[0], rows[1] | {"queue_offset": rows[0]["queue_offset"]}, *rows[2:]]
+
+
+COLUMNS: dict[str, Any] = {
+    "topic": "Other", "broker_name": "broker-z", "queue_id": 9, "queue_offset": 777, "commit_id": "f" * 32, "part": 9,
+    "rel": 777,
+}  # fmt: skip
+PLANTED: dict[str, tuple[Plant, Problem]] = {
+    "the last message removed": (of_rows(lambda rows: rows[:-1]), Problem.MESSAGE_ELSEWHERE),
+    "all but the first removed": (of_rows(lambda rows: rows[:1]), Problem.MESSAGE_ELSEWHERE),
+    "a message removed in the middle": (of_rows(lambda rows: rows[:1] + rows[2:]), Problem.MESSAGE_ELSEWHERE),
+    "a message doubled": (of_rows(lambda rows: [*rows, rows[0]]), Problem.MESSAGE_ELSEWHERE),
+    "a message in place of another": (of_rows(lambda rows: [rows[0], rows[0], *rows[2:]]), Problem.MESSAGE_ELSEWHERE),
+    "two messages at an offset": (of_rows(second_at_first), Problem.MESSAGE_ELSEWHERE),
+    "two messages exchanged": (of_rows(lambda rows: [rows[1], rows[0], *rows[2:]]), Problem.MESSAGE_ELSEWHERE),
+    "a message of an unknown topic": (
+        of_rows(lambda rows: [*rows, rows[0] | {"topic": "Other"}]),
+        Problem.MESSAGE_ELSEWHERE,
+    ),
+    "a file taken out": (lambda at: at.take_out(largest(at)), Problem.MESSAGES_MISSING),
+    "due otherwise": (of_rows(first_row(deliver_at=1)), Problem.MESSAGE_DIFFERS_FROM_COMMIT),
+} | {
+    f"{name} {value}": (
+        of_rows(first_row(**{name: value})),
+        Problem.MESSAGE_DIFFERS_FROM_COMMIT if name in ("commit_id", "part") else Problem.MESSAGE_ELSEWHERE,
+    )
+    for name, other in COLUMNS.items()
+    for value in (other, None)
+}
+
+
+def test_what_was_changed_in_an_archive_is_found(lake: Lake, clock: Clock, tmp_path: Path) -> None:
+    """Each fault in a shard of its own. The archive is of two retentions, and its files were joined."""
+    maintained(lake, ALL[1])
+    clock.ms += 2 * HOUR_MS
+    maintained(lake, ALL[0], *ALL[2:])
+    found = planted(lake.folder, tmp_path / "planted", {name: plant for name, (plant, _) in PLANTED.items()})
+    problems = {name: {Problem.of(one.problem) for one in findings} for name, findings in found.items()}
+    assert {name: problem for name, (_, problem) in PLANTED.items() if problem not in problems[name]} == {}
+
+
+def test_what_was_removed_without_an_archive_and_is_still_stored_goes_there_with_the_next(
+    lake: Lake, clock: Clock
+) -> None:
+    """Half of its files was not written again in between."""
+    request = RetentionRequest(request_id="2026-01-05-before", actor=OPERATOR, rules=[replace(ALL[1], archive=False)])
+    retain(lake.shard, request, lake.host)
+    lake.consume("2026-01-05-r1")
+    clock.ms += 2 * HOUR_MS
+    maintained(lake, *ALL)
+    assert count(lake, "archived_rows") > 0
+    assert fully(lake) == []
+
+
+def test_a_compaction_on_positions_of_before_a_retention_archives_what_these_say(
+    lake: Lake, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A retention is committed while the files are written, so long before the compaction that this is decided on it."""
+
+    def overtaken(*args: Any) -> Any:
+        retain(lake.shard, RetentionRequest(request_id="2026-01-05-a", actor=OPERATOR, rules=ALL), lake.host)
+        clock.ms += HOUR_MS
+        return without_expired(*args)
+
+    request = CompactRequest("2026-01-05-maintain", OPERATOR, "", Limits(least_files=2))
+    with monkeypatch.context() as patch:
+        patch.setattr("rmq_store.lake.maintain.compact.without_expired", overtaken)
+        assert compact(lake.shard, request, lake.host).archived_rows < count(lake, "message_rows")
+    assert fully(lake) == []
+
+
 NAMES = {
     "of another tool": "part-00000-1b2c3d4e-aaaa-bbbb-cccc-000000000000-c000.snappy.parquet",
     "of an unknown commit": "deadbeef" * 4 + "-00000.parquet",
@@ -139,7 +231,7 @@ def test_a_file_of_each_kind_that_is_there_twice_is_found(lake: Lake, clock: Clo
     lake.load(write_broker(lake.folder.parent / "more", 60), "2026-01-05-import")
     lived(lake, clock, "2")
     at = PlantedShard(lake.folder, lake.shard_name)
-    assert lake.audit() == []
+    assert fully(lake) == []
     planted = {f"commitlog/{at.second_copy(at.files(kind=kind)[-1], name=NAMES[name])}" for kind in KINDS_OF_ROWS}
     assert {finding.file for finding in lake.audit()} >= planted
     report = full(lake.store, LocalEngine(lake.host))
@@ -171,7 +263,7 @@ def test_only_what_a_rule_archives_is_kept(lake: Lake) -> None:
     maintained(lake, ALL[0], replace(ALL[1], archive=False))
     assert count(lake, "archived_rows") == count(lake, f"archived_rows WHERE topic = '{TOPIC}'") > 0
     assert count(lake, f"message_rows WHERE topic = '{retry_topic(GROUP)}'") == 0
-    assert lake.audit() == []
+    assert fully(lake) == []
 
 
 def test_a_rule_that_archives_no_more_leaves_the_archive(lake: Lake, clock: Clock, tmp_path: Path) -> None:
@@ -185,7 +277,7 @@ def test_a_rule_that_archives_no_more_leaves_the_archive(lake: Lake, clock: Cloc
     report = maintained(lake, replace(ALL[0], archive=False, max_unconsumed_age_ms=1))
     assert (report.removed_rows, report.archived_rows) == (30, 0)
     assert count(lake, "archived_rows") == archived
-    assert lake.audit() == []
+    assert fully(lake) == []
 
 
 def test_small_files_of_the_archive_are_joined(lake: Lake, clock: Clock) -> None:
@@ -202,3 +294,4 @@ def test_small_files_of_the_archive_are_joined(lake: Lake, clock: Clock) -> None
     maintained(lake, *ALL[1:])
     assert len(files()) == len(set(files())) < several
     assert rows(lake, "SELECT * FROM archived_rows") == before
+    assert fully(lake) == []

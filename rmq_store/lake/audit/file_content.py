@@ -62,11 +62,11 @@ SEGMENTS = pa.schema(
         ("end_offset", pa.int64()),
         ("first_row", pa.int64()),
         ("deliver_at", pa.int64()),
-        *tables.KEYS[:2],
+        *tables.KEYS[:3],
     ]
 )
-"""The segments of a file, by row. ``commit_id`` and ``part`` are null in one that a compaction has written: its rows keep those
-of the commits before."""
+"""The segments of a file, by row. ``commit_id``, ``part`` and ``rel``, of its first row, are null in one that a compaction has
+written: its rows keep those of the commits before. Of an archive they are known (``archive.py``)."""
 
 _SUMS = (
     pa.field("key", pa.int64()),
@@ -257,6 +257,8 @@ def _read_rows(task: ContentTask, data: bytes, content: FileContent) -> None:
             content.originals += rows.originals()
             content.filtered += rows.filtered()
             content.rows += batch.num_rows
+        if task.kind == "archive":
+            content.problems += _other_number(task, content.rows)
         for kind, parts in wrong.items():
             content.problems += _places(task, kind, *map(np.concatenate, zip(*parts, strict=True)))
 
@@ -274,9 +276,9 @@ class _Rows:
     def __init__(self, batch: pa.RecordBatch, first: int, task: ContentTask, has_filters: bool) -> None:
         self.batch = batch
         self._task = task
+        self._has_words = has_filters or WORDS in batch.schema.names
         segments = task.segments
         self.numbers: Numbers = np.arange(first, first + batch.num_rows)
-        self._has_words = has_filters or WORDS in batch.schema.names
         firsts = segments.column("first_row").to_numpy()
         bases, ends = segments.column("base_offset").to_numpy(), segments.column("end_offset").to_numpy()
         self._of_segment: Numbers = np.searchsorted(firsts, self.numbers, side="right") - 1
@@ -286,7 +288,7 @@ class _Rows:
             self.placed: Mask = (self._of_segment >= 0) & (self.offsets < ends[at])
         else:
             self.offsets = np.asarray(pc.fill_null(self._column("queue_offset"), -1), np.int64)
-            self.placed = np.full(batch.num_rows, task.kind == "archive")
+            self.placed = np.zeros(batch.num_rows, np.bool_)
         names = self._column("broker_name").dictionary_encode()
         of_names = pa.array([is_born_here(name) for name in names.dictionary.to_pylist()], pa.bool_())
         self._born_here: Mask = np.asarray(pc.fill_null(of_names.take(names.indices), False))
@@ -319,23 +321,17 @@ class _Rows:
         """Rows whose queue or offset is not that of their segment. Until a message that was born here is moved to another file,
         it has no offset but its row number."""
         wrong = np.zeros(self.batch.num_rows, np.bool_)
-        if not self._has_segments:
+        if not self.placed.any():
             return wrong
         for name in PLACE:
             wrong |= _differ(self._column(name), self._by_segment(name))
-        for name, expected in (("queue_offset", self.offsets), ("rel", self.numbers)):
-            column = self._column(name)
-            values = np.asarray(pc.fill_null(column, -1), np.int64)
-            if name == "rel":
-                by_number = np.asarray(pc.is_null(self._column("queue_offset")))
-                wrong |= by_number & (values != expected)
-            else:
-                wrong |= np.asarray(pc.is_valid(column)) & (values != expected)
+        offsets, firsts = self._column("queue_offset"), self._by_segment("rel")
+        is_known = np.asarray(pc.is_valid(firsts))
+        by_number = np.asarray(pc.is_null(offsets)) & is_known & (self._task.kind != "archive")
+        wrong |= (np.asarray(pc.fill_null(offsets, -1), np.int64) != self.offsets) & ~by_number
+        numbers = self.numbers - self._task.segments.column("first_row").to_numpy()[np.maximum(self._of_segment, 0)]
+        wrong |= _differ(self._column("rel"), pc.add(firsts, pa.array(numbers))) & is_known
         return wrong & self.placed
-
-    @property
-    def _has_segments(self) -> bool:
-        return self._task.kind != "archive" and bool(self.placed.any())
 
     def _by_segment(self, name: str) -> pa.Array:
         """What the segment of each row says."""
@@ -344,7 +340,7 @@ class _Rows:
 
     def _of_commit(self) -> Iterator[tuple[str, Mask]]:
         """The columns that differ from what the commit of the row says. What it says of copies is compared in ``copies.py``."""
-        if self._has_segments:
+        if self.placed.any():
             for name in ("commit_id", "part"):
                 expected = self._by_segment(name)
                 if expected.null_count < len(expected):
@@ -572,6 +568,14 @@ def _places(task: ContentTask, kind: _Kind, rows: Numbers, offsets: Numbers) -> 
         rest = sum(end - begin for begin, end in runs[_MOST_PLACES:])
         problems.append(RowProblem(problem, None, detail=_joined(detail, f"and {rest:,} more messages of the file")))
     return problems
+
+
+def _other_number(task: ContentTask, rows: int) -> Iterator[RowProblem]:
+    """Of a file of the archive; that of another one is in the log, and ``segments.py`` compares it."""
+    expected = pc.sum(pc.subtract(task.segments.column("end_offset"), task.segments.column("base_offset"))).as_py() or 0
+    if rows != expected:
+        detail = f"{rows:,} rows, by the records of commits {expected:,}"
+        yield RowProblem(Problem.MESSAGE_ELSEWHERE, None, detail=detail)
 
 
 def _joined(*facts: str | None) -> str:

@@ -248,7 +248,8 @@ ADVICE: Mapping[Problem, Advice] = {
     ),
     Problem.SEGMENTS_OVERLAP: Advice("two messages have the same offsets of a queue", _RESTORE_LOG),
     Problem.MESSAGES_MISSING: Advice(
-        "no commit has a message for these offsets of a queue, and none says why", _RESTORE_LOG
+        "no commit has a message for these offsets of a queue, and none says why; or they were archived, and no file has them",
+        _RESTORE_LOG,
     ),
     Problem.QUEUE_END_DIFFERS: Advice(
         "by its messages a queue ends at the begin offset, by its position at the end offset", _RESTORE_LOG

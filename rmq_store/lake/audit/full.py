@@ -1,7 +1,8 @@
 """``rmq audit --full``: reads every file once, and proves what the rows hold (docs/decisions/0018-digests.md).
 
 - The bytes of each file are those that its commit wrote, and recorded once.
-- Each row is at the place that its segment says, its body has its CRC, and its tags code is that of its tags.
+- Each row is at the place that its segment says, or of the archive what was moved there; its body has its CRC, its tags code is
+  that of its tags, and its single keys are those of its KEYS.
 - Each row has what its commit gave it: of a message when it is due, of a copy also the pass, the window and the epoch.
 - A copy is the copy of the message that it names, with the edits of its redrive and the attempts that follow, and went
   where that message says.
@@ -21,6 +22,8 @@ import pyarrow.compute as pc
 
 from rmq_store.errors import RmqError
 from rmq_store.lake.audit import edits
+from rmq_store.lake.audit.archive import TEXTS as OF_ARCHIVE
+from rmq_store.lake.audit.archive import archive
 from rmq_store.lake.audit.audit import passing_over, with_named_shards
 from rmq_store.lake.audit.copies import COMMITS, compare_copies
 from rmq_store.lake.audit.file_content import (
@@ -69,9 +72,13 @@ FROM ({without_record("(SELECT * FROM ctl_files WHERE sha256 IS NOT NULL)")}) n
 """The files that several records name, and those without a digest that must have one. A file of records has its digest in its
 name."""
 
+_OF_COMMIT = (
+    f"CASE WHEN action <> 'compact' THEN {column} END AS {name}"
+    for column, name in (("commit_id", "commit_id"), ("part", "part"), ("first_row", "rel"))
+)
+
 _SEGMENTS = f"""
-SELECT shard, file, {", ".join(SEGMENTS.names[:-2])},
-    CASE WHEN action <> 'compact' THEN commit_id END AS commit_id, CASE WHEN action <> 'compact' THEN part END AS part
+SELECT shard, file, {", ".join(SEGMENTS.names[:-3])}, {", ".join(_OF_COMMIT)}
 FROM segments
 WHERE (shard, file) IN (SELECT (shard, file) FROM live_files)
 ORDER BY shard, file, first_row
@@ -114,9 +121,9 @@ def full(store: LakeStore, engine: Engine, progress: Progress | None = None) -> 
     report, store = FullReport([]), with_named_shards(store)
     report.findings += second_reader(store)
     try:
-        texts = (_FILES, _DIGESTS, _SEGMENTS, Filters.QUERY, _LEAST, edits.COMMITS, edits.RANGES, COMMITS)
+        texts = (_FILES, _DIGESTS, _SEGMENTS, Filters.QUERY, _LEAST, edits.COMMITS, edits.RANGES, COMMITS, *OF_ARCHIVE)
         answers = passing_over(store, report.findings, lambda: queries(store, texts))
-        files, digests, segments, ranges, least, redrives, redriven, commits = answers
+        files, digests, segments, ranges, least, redrives, redriven, commits, *of_archive = answers
     except (RmqError, OSError, ValueError) as error:
         report.findings.append(Finding(shard="", problem=Problem.NOT_AUDITED, detail=f"contents of files: {error}"))
         return report
@@ -124,10 +131,17 @@ def full(store: LakeStore, engine: Engine, progress: Progress | None = None) -> 
     total = sum(sum(of_shard.values()) for of_shard in sizes.values())
     for shard in store.shards():
         of_shard = pc.field("shard") == shard.name
+        of_files = files.filter(of_shard).to_pylist()
+        archived = archive(
+            shard.name,
+            [answer.filter(of_shard) for answer in of_archive],
+            [row["file"] for row in of_files if row["kind"] == "archive"],
+        )
+        report.findings += archived.missing
         part = _ShardContent(
             shard,
-            files.filter(of_shard).to_pylist(),
-            segments_by_file(segments.filter(of_shard)),
+            of_files,
+            {**segments_by_file(segments.filter(of_shard)), **archived.segments},
             _origins(shard, engine),
             Filters(ranges.filter(of_shard)),
             edits.edited_letters(redrives.filter(of_shard), redriven.filter(of_shard)),
@@ -250,15 +264,10 @@ class _ShardContent:
             kind=kind,
             sha256=None if row["sha256"] is None else str(row["sha256"]),
             segments=segments,
-            origins=self._removed_origins() if kind == "archive" else origins_of(segments, self.origins),
-            filters=self.filters.of_file(segments),
-            edits=tuple(self.edited) if kind == "archive" else edits.letters_of_file(segments, self.edited),
+            origins=origins_of(segments, self.origins),
+            filters=() if kind == "archive" else self.filters.of_file(segments),  # of removed messages none is checked
+            edits=edits.letters_of_file(segments, self.edited),
         )
-
-    def _removed_origins(self) -> dict[MessageQueue, Numbers]:
-        """Those before the first offsets of their queues, which may be in the archive."""
-        ends = {queue: np.searchsorted(offsets, self.least.get(queue, 0)) for queue, offsets in self.origins.items()}
-        return {queue: self.origins[queue][:end] for queue, end in ends.items() if end}
 
     def _of_file(self, content: FileContent) -> Iterator[Finding]:
         shard, file = self.shard.name, f"commitlog/{content.path}"

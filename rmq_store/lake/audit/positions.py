@@ -14,10 +14,12 @@ from rmq_store.commit.positions import (
     Claim,
     PositionKind,
     SubVersion,
+    arc_id,
     cutover_id,
     diverged_id,
     import_id,
     kind_of,
+    queue_of,
     send_id,
     sub_id,
 )
@@ -250,14 +252,21 @@ def _of_rare(rows: Sequence[Row]) -> Expected:
                     expected[shard, cutover_id(name)] = int(action is Action.CUTOVER)
                     name = before.get((shard, name))
             case Action.RETENTION:
-                removed = parameters.get("removed") or {}
-                ends = {app_id.partition("/")[2]: end for app_id, (_, end) in removed.items()}
-                for app_id in parameters.get("archived") or ():
-                    if end := ends.get(app_id.partition("/")[2]):
-                        expected[shard, app_id] = end
+                ends = {
+                    arc_id(queue_of(app_id)): end for app_id, end, is_archived in removals(parameters) if is_archived
+                }
+                expected |= {(shard, app_id): end for app_id, end in ends.items()}
             case _:
                 pass
     return expected
+
+
+def removals(parameters: Mapping[str, Any]) -> Iterator[tuple[str, int, bool]]:
+    """What retention has removed, by its parameters: the position of the first offset of a queue, the first offset that stays,
+    and whether what is before it is archived."""
+    archived = {app_id.partition("/")[2] for app_id in parameters.get("archived") or ()}
+    for app_id, (_, end) in (parameters.get("removed") or {}).items():
+        yield app_id, end, app_id.partition("/")[2] in archived
 
 
 def _is_placed(parameters: Mapping[str, Any]) -> bool:
