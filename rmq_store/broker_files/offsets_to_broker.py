@@ -1,14 +1,14 @@
 """Export of offsets to a broker's files: the lake's offsets, compared with and merged into what a file has (rules 3.1).
 
 A committed offset counts. Where nothing was committed, the broker's own offset counts as the newest import observed it, and
-never lowers a file. While the broker owns its groups its own file is at least as new, so there it raises nothing either. A file
-that knows more than the export is overwritten only with ``--overwrite``.
+never lowers a broker's file. While the broker owns its groups its file is at least as new, so there it raises nothing either. A
+file that knows more than the export is overwritten only with ``--overwrite``.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from pathlib import Path
@@ -49,20 +49,29 @@ class KnownOffsets:
     """Whether offsets only grow, so that a committed one does not lower a file either."""
     of_broker: bool = False
     """Whether the broker owns its groups: their offsets in its file are at least as new as those that were observed."""
+    left_out: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """By key the ids of the queues of which the broker may have no message, so that their offsets are those of deleted ones."""
 
     @property
     def table(self) -> OffsetTable:
         """All that is known."""
         return self.merged_into({})
 
-    def merged_into(self, table: OffsetTable, *, is_brokers: bool = False) -> OffsetTable:
-        """The table of a file, maybe the broker's own, with what is known merged in: unknown keys stay as they are."""
+    def merged_into(self, table: OffsetTable, how: How | None = None) -> OffsetTable:
+        """The table of a file with what is known merged in: unknown keys stay as they are. ``how``: MERGE or UPDATE."""
         merged = {key: dict(queues) for key, queues in table.items() if not self._is_gone(key)}
+        if how is How.UPDATE:
+            for key, queue_ids in self.left_out.items():
+                for queue_id in queue_ids:
+                    merged.get(key, {}).pop(queue_id, None)
         for key, queues in self.observed.items():
-            if self.of_broker and is_brokers:
-                merged[key] = {**queues, **merged.get(key, {})}
+            offsets = merged.setdefault(key, {})
+            if how is How.UPDATE and not self.never_back:
+                offsets.update(queues)
+            elif how is How.MERGE and self.of_broker:
+                merged[key] = {**queues, **offsets}
             else:
-                _raise(merged.setdefault(key, {}), queues)
+                _raise(offsets, queues)
         for key, queues in self.committed.items():
             offsets = merged.setdefault(key, {})
             if self.never_back:
@@ -130,7 +139,7 @@ class How(Enum):
     MERGE = auto()
     """It is the broker's own."""
     UPDATE = auto()
-    """Merged with, too; it is of an earlier export."""
+    """Merged with, too; it is of an earlier export, so all that is known now is newer."""
     OVERWRITE = auto()
 
 
@@ -258,7 +267,7 @@ def planned_write(path: Path, form: OffsetForm, known: KnownOffsets, version: Da
     """
     present = _present(path, form, how)
     before, held_version = present.value
-    after = known.merged_into(before, is_brokers=how is How.MERGE) if how in _MERGING else known.table
+    after = known.merged_into(before, how) if how in _MERGING else known.table
     differing = changes(before, after)
     if how is How.KEEP and (lost := [str(change) for change in differing if change.loses]):
         raise WrongUse(
@@ -282,7 +291,7 @@ def planned_write(path: Path, form: OffsetForm, known: KnownOffsets, version: Da
         notes=(
             *((present.note,) if from_bak else ()),
             *(_notes_on_levels(path, known, before) if how in _MERGING and known.never_back else ()),
-            *(_notes_on_lower(path, known, before) if how is How.MERGE and known.of_broker else ()),
+            *(_notes_on_other(path, known, before) if how is How.MERGE and known.of_broker else ()),
             *_notes_on_lowered(path, lowered_of(differing)),
         ),
         keep_bak=from_bak,
@@ -298,21 +307,26 @@ def _notes_on_levels(path: Path, known: KnownOffsets, before: OffsetTable) -> tu
     return (f"{path}: {listed(ahead)}. The higher offset is kept, so that nothing is delivered twice",) if ahead else ()
 
 
-def _notes_on_lower(path: Path, known: KnownOffsets, before: OffsetTable) -> tuple[str, ...]:
-    """A note on offsets that are further on here than in the file of a broker that owns its groups."""
+def _notes_on_other(path: Path, known: KnownOffsets, before: OffsetTable) -> Iterator[str]:
+    """Notes on offsets that the file of a broker that owns its groups lacks, or has lower than they were here."""
+    others = [one for one in changes(before, known.table) if one.to_offset is not None and not one.loses]
+    added = [f"{one.key} queue {one.queue_id} at {one.to_offset}" for one in others if one.from_offset is None]
     lower = [
         f"{one.key} queue {one.queue_id} at {one.from_offset} ({one.to_offset} here)"
-        for one in changes(before, known.table)
-        if None not in (one.from_offset, one.to_offset) and not one.loses
+        for one in others
+        if one.from_offset is not None
     ]
-    if not lower:
-        return ()
-    note = (
-        f"{path}: {len(lower):,} offsets are lower than at the last import or the hand-back: {listed(lower, 5)}. They stay, as "
-        "the broker owns its groups: they were reset there, or their topic was made again. If no export was installed before "
-        "the hand-back, install it now with --overwrite in place of --merge"
-    )
-    return (note,)
+    since = "the last import or the hand-back"
+    if added:
+        yield (
+            f"{path}: {len(added):,} offsets of {since} are added, which it lacks: {listed(added, 5)}. If the broker was "
+            "running since then, import its store first: it may have deleted their topics"
+        )
+    if lower:
+        yield (
+            f"{path}: {len(lower):,} offsets are lower than at {since}: {listed(lower, 5)}. They stay, as the broker owns its "
+            "groups: they were reset there, or their topic was made again, or no export was installed before the hand-back"
+        )
 
 
 def _notes_on_lowered(path: Path, lowered: Sequence[Change]) -> tuple[str, ...]:

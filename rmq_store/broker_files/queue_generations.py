@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from rmq_store.broker_files.log_names import LogNames, QueueCuts, observed_in_log
+from rmq_store.broker_files.log_names import LogNames, QueueCuts, observed_in_log, offset_at_broker
 from rmq_store.commit.ctl import SCHEDULE_GROUP, Observed
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import SCHEDULE_TOPIC
@@ -150,15 +150,24 @@ def observed_here(
     copy without it, nothing says that an offset is gone.
     """
     before = {(one.group, one.queue): one for one in earlier}
-    here = [Observed(one.group, one.queue, generations.base(one.queue) + one.offset) for one in broker.newest]
-    at_broker = [one for one in here if not _is_left_over(generations, ends, before.get((one.group, one.queue)), one)]
+    at_broker, left_over = [], set()
+    for one in broker.newest:
+        stretches = names.stretches(one.queue.topic, one.queue.queue_id)
+        recorded = {stretch.queue: before.get((one.group, stretch.queue)) for stretch in stretches}
+        offsets = {queue: known.offset for queue, known in recorded.items() if known is not None}
+        here = Observed(one.group, one.queue, generations.base(one.queue) + one.offset)
+        if _is_left_over(generations, ends, offset_at_broker(stretches, offsets), here):
+            left_over |= {(one.group, queue) for queue in offsets}
+        else:
+            at_broker.append(here)
     observed = {(one.group, one.queue): one for one in observed_in_log(names, before.values(), at_broker)}
     empty = {one.key: one for one in broker.without_entries}
     for key, one in before.items():
         now, queue = observed.get(key), empty.get((one.queue.topic, one.queue.queue_id))
         if now is None:
             has_file = broker.has_levels if one.group == SCHEDULE_GROUP else broker.has_groups
-            is_kept = not has_file or key in handed or queue is not None or _is_older(generations, broker, one)
+            is_known = key in handed or key in left_over
+            is_kept = not has_file or is_known or queue is not None or _is_older(generations, broker, one)
         elif one.group == SCHEDULE_GROUP:
             is_kept = one.offset > now.offset
         else:
@@ -171,13 +180,20 @@ def observed_here(
 
 
 def _is_left_over(
-    generations: Generations, ends: Mapping[MessageQueue, int], recorded: Observed | None, here: Observed
+    generations: Generations, ends: Mapping[MessageQueue, int], recorded: int | None, here: Observed
 ) -> bool:
-    """Whether an offset in the broker's file says nothing of the newest generation, and one of an older one was recorded.
-    Beyond the end it is that of the older one; 0 is what an export has for a group that is still there."""
-    base = generations.base(here.queue)
-    is_beyond = here.offset > ends.get(here.queue, here.offset)
-    return recorded is not None and 0 < base >= recorded.offset and (is_beyond or here.offset == base)
+    """Whether an offset in the broker's file says nothing of the newest generation. ``recorded``: what the group had before.
+
+    Beyond the end it is that of an older generation: where the group was there, and where that one had as many messages. An
+    offset 0 is what an export has for a group that is still in an older one.
+    """
+    *older, base = (0, *generations.bases.get((here.queue.topic, here.queue.queue_id), ()))
+    if recorded is None or not older:
+        return False
+    is_beyond, is_in_older = here.offset > ends.get(here.queue, here.offset), recorded <= base
+    if is_beyond:
+        return is_in_older or here.offset - base <= base - older[-1]
+    return is_in_older and here.offset == base
 
 
 def _is_older(generations: Generations, broker: AtBroker, seen: Observed) -> bool:

@@ -698,6 +698,23 @@ def test_a_copy_without_consume_queues_makes_no_queue_alive_that_had_no_entry(br
     assert (table_of(broker.rmq, "broker-a"), handed_back(broker, files)["left_out"]) == ({}, {"T@g": [0]})
 
 
+def test_where_a_copy_has_no_consume_queues_an_offset_that_is_gone_is_not_exported(broker: Broker) -> None:
+    """Its topic may have been deleted. The group keeps it here."""
+    broker.sends(*sent("a", 0, 5), *sent("u", 0, 1, "U"))
+    broker.imported(offsets={"T@g": 3, "U@g": 1})
+    broker.deletes_topic()
+    broker.sends(*sent("u", 1, 2, "U"))
+    files = Path(broker.files({"U@g": 1}))
+    shutil.rmtree(files / "consumequeue")
+    broker.rmq.json("import-store", str(files), "--broker", "broker-a")
+    broker.rmq.json(*CUT_OVER)
+    assert (handed_back(broker, files)["left_out"], table_of(broker.rmq, "broker-a")) == ({"T@g": [0]}, {"U@g": {0: 1}})
+    broker.rmq.json("import-store", str(files), "--broker", "broker-a")
+    broker.rmq.json(*CUT_OVER)
+    broker.rmq.json("consume", "--group", "g")
+    assert broker.consumed() == ["a003", "a004"]
+
+
 def test_a_queue_whose_only_entries_are_ahead_of_the_log_has_none(broker: Broker) -> None:
     """As in a copy of a running broker, or after a power failure: the message is still to come."""
     broker.sends(*sent("a", 0, 5), *sent("u", 0, 1, "U"))
@@ -740,6 +757,8 @@ def test_a_merge_raises_no_offset_of_a_broker_that_owns_its_groups(broker: Broke
     file.write_text(json.dumps({"offsetTable": {"T@h": {"0": 6}}}))
     (change,) = broker.rmq.json(*merge)["changes"]
     assert (change["key"], change["to_offset"]) == ("T@g", 9)
+    file.write_text(json.dumps({"offsetTable": {"T@h": {"0": 6}}}))
+    assert "1 offsets of the last import or the hand-back are added" in broker.rmq(*merge).err
 
 
 def test_an_offset_that_the_broker_deleted_in_a_queue_with_messages_is_gone(broker: Broker) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,27 @@ def test_an_export_holds_what_was_committed_and_else_what_was_observed() -> None
 
 def test_in_a_merge_a_commit_wins_what_was_observed_lowers_nothing_and_other_keys_stay() -> None:
     assert KNOWN.merged_into(FILE) == FILE | {"T@here": {0: 5, 1: 6, 2: 9}, "T@there": {0: 3}}
+
+
+def test_the_file_of_a_broker_that_owns_its_groups_gets_only_what_it_lacks(tmp_path: Path) -> None:
+    known = replace(KNOWN, committed={}, of_broker=True)
+    file = {"T@here": {1: 8, 2: 9}, "T@other": {0: 4}}
+    assert known.merged_into(file, How.MERGE) == file | {"T@there": {0: 3}}
+    path = tmp_path / "consumerOffset.json"
+    path.write_text(consumer_offsets_text(file, VERSION))
+    added, lower = planned_write(path, CONSUMER_OFFSETS, known, VERSION, How.MERGE).notes
+    assert "1 offsets of the last import or the hand-back are added, which it lacks: T@there queue 0 at 3" in added
+    assert "1 offsets are lower than at the last import or the hand-back: T@here queue 1 at 8 (9 here)" in lower
+
+
+def test_in_the_file_of_an_earlier_export_all_that_is_known_is_newer() -> None:
+    """Also an offset that the broker has reset, and a queue whose topic it has deleted."""
+    known = replace(KNOWN, of_broker=True, left_out={"T@other": (0,), "T@new": (3,)})
+    file = {key: queues for key, queues in FILE.items() if key != "T@other"}
+    expected = file | {"T@here": {0: 5, 1: 6, 2: 7}, "T@there": {0: 3}, "T@other": {}}
+    assert known.merged_into(FILE, How.UPDATE) == expected
+    levels = KnownOffsets(observed={"L": {0: 3}}, never_back=True)
+    assert levels.merged_into({"L": {0: 4, 1: 1}}, How.UPDATE) == {"L": {0: 4, 1: 1}}
 
 
 def test_of_a_deleted_group_that_is_no_longer_the_brokers_nothing_stays() -> None:

@@ -65,7 +65,7 @@ def test_a_log_that_lost_its_end_has_the_generations_before_the_cut(cut: int, ba
         (13, None, None),  # its offset was deleted at the broker
         (9, 19, 9),  # beyond the end: one that a broker of version 4 has left there
         (9, 18, 30),
-        (13, 19, 31),
+        (13, 19, 31),  # the generation before had 7 messages: the log may have lost its end
         (9, 0, 9),  # it has consumed nothing of the newest generation
         (12, 0, 12),
         (13, 0, 12),  # it was reset at the broker
@@ -197,6 +197,28 @@ def test_in_a_log_with_two_names_a_group_keeps_its_offsets_under_both() -> None:
             assert observed_here(names, again, at_broker(newest, topics), {newer: 8}, earlier) == earlier
     begun = observed_here(names, again, at_broker((Observed("g", newer, 1),), ("T",)), {newer: 8}, earlier)
     assert begun == (Observed("g", QUEUE, 4), Observed("g", newer, 7))
+
+
+@pytest.mark.parametrize(("now", "observed"), [(0, (2, 8)), (2, (2, 8)), (1, (8, 8))])
+def test_a_group_that_is_in_an_older_generation_stays_there_in_a_log_with_two_names(
+    now: int, observed: tuple[int, int]
+) -> None:
+    """The topic had 7 messages, was made again and had one more when the log was cut behind it. An offset 0 is one of a group
+    that has consumed none of the new ones, 2 one that a broker of version 4 has left there."""
+    names = LogNames(("a", "b"), ({("T", 0): 8},))
+    newer = MessageQueue("T", "b", 0)
+    earlier = (Observed("g", QUEUE, 2), Observed("g", newer, 8))
+    newest = at_broker((Observed("g", newer, now),), ("T",))
+    seen = observed_here(names, Generations({("T", 0): (7,)}), newest, {newer: 8}, earlier)
+    assert tuple(one.offset for one in seen) == observed
+
+
+@pytest.mark.parametrize(("offset", "observed"), [(7, 14), (8, 20)])
+def test_an_offset_beyond_the_end_that_an_older_generation_can_have_is_its_own(offset: int, observed: int) -> None:
+    """The older one had 7 messages, of the newest one the group has consumed 2 of 5."""
+    newest = at_broker((Observed("g", QUEUE, offset),), ("T",))
+    (seen,) = observed_here(ONE_NAME, TWICE, newest, {QUEUE: 17}, (Observed("g", QUEUE, 14),))
+    assert seen.offset == observed
 
 
 def test_a_delay_level_never_falls_under_any_name() -> None:

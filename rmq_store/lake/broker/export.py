@@ -117,7 +117,10 @@ def export_offsets(shard: Shard, broker_name: str) -> OffsetsExport:
     left_out = [one for one in (*consumed, *seen) if one[:2] not in exported]
     # Until the cut-over the broker owns its groups, also one that was deleted in the lake.
     deleted_at_broker = gone if is_cut_over else frozenset()
-    offsets = KnownOffsets(_groups(committed), _groups(observed), deleted_at_broker, of_broker=not is_cut_over)
+    without = _left_out(left_out)
+    offsets = KnownOffsets(
+        _groups(committed), _groups(observed), deleted_at_broker, of_broker=not is_cut_over, left_out=without
+    )
     delays = KnownOffsets(_levels(committed), _levels(observed), never_back=True)
     return OffsetsExport(
         offsets=offsets,
@@ -126,7 +129,7 @@ def export_offsets(shard: Shard, broker_name: str) -> OffsetsExport:
         waiting_retries=_waiting_retries(shard, positions, gone),
         waiting_messages=_waiting_messages(shard, positions, offsets.table, stored, gone),
         waiting_deleted=_waiting_deleted(queues, empty, consumed),
-        left_out=_left_out(left_out),
+        left_out=without,
         waiting_levels=_waiting_levels(positions, broker_name, queues, delays.table),
         form=LMQ_OFFSETS if newest and newest.parameter(OFFSETS_FILE) == LMQ_OFFSETS.name else CONSUMER_OFFSETS,
     )

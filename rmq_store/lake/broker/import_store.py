@@ -8,7 +8,7 @@ skip and record it. The broker's offsets and configs are kept as observations.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -22,7 +22,7 @@ from rmq_store.broker_files.mapped_file_queue import MappedFileQueue
 from rmq_store.broker_files.queue_generations import AtBroker, Generations, QueueKey, observed_here, without_entries
 from rmq_store.broker_files.rocks_db import refuse_rocksdb
 from rmq_store.commit.claim import Wish
-from rmq_store.commit.ctl import Action, Ctl, Observed, is_born_here
+from rmq_store.commit.ctl import SCHEDULE_GROUP, Action, Ctl, Observed, is_born_here
 from rmq_store.commit.positions import Positions, import_id
 from rmq_store.commit.request import Status, refuse_other_request
 from rmq_store.errors import BadData, RmqError, WrongUse
@@ -30,7 +30,7 @@ from rmq_store.lake.broker.broker_configs import BrokerConfigs, read_configs
 from rmq_store.lake.broker.broker_levels import with_levels_to_end
 from rmq_store.lake.broker.common_log import common_log, what_differs
 from rmq_store.lake.broker.diverged_log import LogCut, log_cut, refuse_closed
-from rmq_store.lake.broker.handed_offsets import handed_offsets, not_installed
+from rmq_store.lake.broker.handed_offsets import Handed, handed_offsets, not_installed
 from rmq_store.lake.broker.import_commit import PartOf, import_commit, new_generations, proposal_of
 from rmq_store.lake.broker.import_entries import newest_entries
 from rmq_store.lake.broker.import_part import OtherLog, begin_of, read_part
@@ -311,7 +311,7 @@ class _Import:
         self,
         cut: LogCut | None,
         recorded: Ctl | None,
-        earlier: Iterable[Observed],
+        earlier: Collection[Observed],
         generations: Generations,
         ends: Mapping[MessageQueue, int],
     ) -> BrokerConfigs:
@@ -325,7 +325,7 @@ class _Import:
         handed = handed_offsets(self.shard, name)
         has_messages = {q: end for q, end in ends.items() if q.broker_name == name and end > generations.base(q)}
         empty = without_entries(
-            partial(self._has_entries, generations, ends),
+            partial(self._has_entries, generations, ends, _vanished(earlier, handed, configs)),
             configs.topics,
             self.broker.log.files[0].start_offset,
             has_messages,
@@ -341,18 +341,27 @@ class _Import:
             parameters = parameters | {OFFSETS_FILE: offsets_file}
         if empty:
             parameters = parameters | {WITHOUT_ENTRIES: list(map(list, empty))}
-        left_out = {one.key for one in empty}  # by an export, too
-        exported = {(group, q): at for (group, q), at in handed.items() if (q.topic, q.queue_id) not in left_out}
+        left_out = {one.key for one in empty}  # by an export, too; and of a deleted topic the broker has none
+        exported = {
+            (group, q): at
+            for (group, q), at in handed.items()
+            if (q.topic, q.queue_id) not in left_out and not 0 < generations.base(q) >= at
+        }
         notes = (*configs.notes, *not_installed(exported, configs.observed))
         return replace(configs, observed=observed, parameters=parameters, notes=notes)
 
     def _has_entries(
-        self, generations: Generations, ends: Mapping[MessageQueue, int], queue: MessageQueue
+        self,
+        generations: Generations,
+        ends: Mapping[MessageQueue, int],
+        vanished: Collection[QueueKey],
+        queue: MessageQueue,
     ) -> bool | None:
-        """As ``without_entries`` takes it: by the consume queues, which a copy of the broker's store may lack."""
-        if not self.broker.queues:
-            return None
+        """As ``without_entries`` takes it: by the consume queues, which a copy of the broker's store may lack. Then a queue
+        whose offset has ``vanished`` counts as one without entries: an export would give the broker that offset again."""
         key = (queue.topic, queue.queue_id)
+        if not self.broker.queues:
+            return False if key in vanished else None
         files = self.broker.queues.get(key)
         if files is None:
             return key in self.broker.batch_queues
@@ -408,6 +417,17 @@ def _parts(shard: Shard, request: ImportRequest) -> list[Ctl]:
         recorded = {"broker_name": ctl.parameter("broker_name")}
         refuse_other_request(request.request_id, recorded, {"broker_name": request.broker_name})
     return ctls
+
+
+def _vanished(earlier: Iterable[Observed], handed: Handed, configs: BrokerConfigs) -> set[QueueKey]:
+    """The queues in which the broker's file had an offset of a group and has none any more, as after a delete of the topic.
+    It may never have had those that were handed back."""
+    if not configs.has_groups:
+        return set()
+    had = {(one.group, one.queue.topic, one.queue.queue_id) for one in earlier if one.group != SCHEDULE_GROUP}
+    had -= {(one.group, one.queue.topic, one.queue.queue_id) for one in configs.observed}
+    had -= {(group, queue.topic, queue.queue_id) for group, queue in handed}
+    return {(topic, queue_id) for _, topic, queue_id in had}
 
 
 def _places(shard: Shard, offsets: Mapping[MessageQueue, int]) -> Mapping[MessageQueue, int]:
