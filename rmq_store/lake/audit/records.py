@@ -40,7 +40,7 @@ def wrong_records(rows: pa.Table) -> Iterator[WrongRecord]:
     """The records, of schema ``CTL`` or of an earlier version with fewer columns, that are not as their actions make them. One
     of an unknown action is none: it is not understood, which is a finding of another part."""
     rows = rows.combine_chunks()
-    actions = _column(rows, "action")
+    actions = _ActionsOf(_column(rows, "action"))
     wrong = [(fact, mask) for fact, mask in _facts(rows, actions) if mask.any()]
     every = reduce(np.logical_or, (mask for _, mask in wrong), np.zeros(rows.num_rows, np.bool_))
     for number in np.flatnonzero(every).tolist():
@@ -50,14 +50,27 @@ def wrong_records(rows: pa.Table) -> Iterator[WrongRecord]:
         yield WrongRecord(commit_id, action, group, ", ".join(fact for fact, mask in wrong if mask[number]))
 
 
-def _facts(rows: pa.Table, actions: pa.Array) -> Iterator[tuple[str, Mask]]:
-    known = _are_of(actions, frozenset(Action))
+class _ActionsOf:
+    """The actions of some records. They are few different ones, and many facts ask for them."""
+
+    def __init__(self, actions: pa.Array) -> None:
+        encoded = actions.dictionary_encode("encode")
+        self._codes = encoded.indices.to_numpy(zero_copy_only=False)
+        self._names: list[str | None] = encoded.dictionary.to_pylist()
+
+    def are_of(self, some: Actions) -> Mask:
+        mask: Mask = np.array([name in some for name in self._names], np.bool_)[self._codes]
+        return mask
+
+
+def _facts(rows: pa.Table, actions: _ActionsOf) -> Iterator[tuple[str, Mask]]:
+    known = actions.are_of(frozenset(Action))
     has = {name: _has(_column(rows, name)) for name in FIELDS}
     for name, rule in FIELDS.items():
-        yield f"no {name}", _are_of(actions, rule.always) & ~has[name]
-        yield f"{name}, which it cannot have", known & ~_are_of(actions, rule.possible) & has[name]
+        yield f"no {name}", actions.are_of(rule.always) & ~has[name]
+        yield f"{name}, which it cannot have", known & ~actions.are_of(rule.possible) & has[name]
     for first, second in TOGETHER:
-        only_one = _are_of(actions, FIELDS[first].possible) & (has[first] != has[second])
+        only_one = actions.are_of(FIELDS[first].possible) & (has[first] != has[second])
         yield f"only one of {first} and {second}", only_one
     for name, nullable in NULL_IN_ITEMS.items():
         yield from _facts_of_items(name, _column(rows, name), nullable, actions)
@@ -66,7 +79,7 @@ def _facts(rows: pa.Table, actions: pa.Array) -> Iterator[tuple[str, Mask]]:
 
 
 def _facts_of_items(
-    name: str, lists: pa.Array, nullable: frozenset[str], actions: pa.Array
+    name: str, lists: pa.Array, nullable: frozenset[str], actions: _ActionsOf
 ) -> Iterator[tuple[str, Mask]]:
     items, parents = pc.list_flatten(lists), pc.list_parent_indices(lists)
     if not len(items):
@@ -85,25 +98,25 @@ def _facts_of_items(
         for outcome in (one for one in Outcome if one in fields):
             none_but_hash = pc.and_(pc.equal(fields[outcome], 0), pc.not_equal(fields[f"{outcome}_hash"], 0))
             yield f"{name}.{outcome}_hash without {outcome}", records(none_but_hash)
-        yield f"a {name}.pass other than 0", records(pc.not_equal(fields["pass"], 0)) & ~_are_of(actions, WITH_PASS)
+        yield f"a {name}.pass other than 0", records(pc.not_equal(fields["pass"], 0)) & ~actions.are_of(WITH_PASS)
 
 
-def _missing_parameters(rows: pa.Table, actions: pa.Array) -> Iterator[tuple[str, Mask]]:
+def _missing_parameters(rows: pa.Table, actions: _ActionsOf) -> Iterator[tuple[str, Mask]]:
     """Parameters that are no JSON object are a finding of ``positions.py``."""
     missing: dict[str, Mask] = defaultdict(lambda: np.zeros(rows.num_rows, np.bool_))
-    texts = _column(rows, "parameters")
-    for number in np.flatnonzero(_are_of(actions, frozenset(PARAMETERS))).tolist():
+    texts, names = _column(rows, "parameters"), _column(rows, "action")
+    for number in np.flatnonzero(actions.are_of(frozenset(PARAMETERS))).tolist():
         parameters = json_object(texts[number].as_py())
         if parameters is not None:
-            for name in sorted(PARAMETERS[actions[number].as_py()]):
+            for name in sorted(PARAMETERS[names[number].as_py()]):
                 missing[name][number] = parameters.get(name) is None
     yield from ((f"no parameter {name}", mask) for name, mask in missing.items())
 
 
-def _redriven_elsewhere(rows: pa.Table, actions: pa.Array) -> Mask:
+def _redriven_elsewhere(rows: pa.Table, actions: _ActionsOf) -> Mask:
     """Redrives whose copies are not all in the topic that their parameters name, else in the retry topic of the group."""
     columns = [_column(rows, name) for name in ("group_name", "parameters", "produced")]
-    elsewhere = _are_of(actions, frozenset({Action.REDRIVE})) & _has(columns[-1])
+    elsewhere = actions.are_of(frozenset({Action.REDRIVE})) & _has(columns[-1])
     for number in np.flatnonzero(elsewhere).tolist():
         group, text, produced = (column[number].as_py() for column in columns)
         parameters = json_object(text)
@@ -122,10 +135,6 @@ def _column(rows: pa.Table, name: str) -> pa.Array:
         return pa.nulls(rows.num_rows, type_)
     column = rows.column(name)
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-
-
-def _are_of(actions: pa.Array, some: Actions) -> Mask:
-    return _mask(pc.is_in(actions, pa.array(sorted(some), pa.string())))
 
 
 def _has(column: pa.Array) -> Mask:
