@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rmq_store.admin.track import REMOVED, TrackType
+from rmq_store.commit.ctl import canonical_json
 from rmq_store.commit.positions import Outcome
 from rmq_store.errors import BadData
 from rmq_store.lake.admin.track import track
@@ -148,6 +150,17 @@ def second_at_first(rows: list[Row]) -> list[Row]:
     return [rows[0], rows[1] | {"queue_offset": rows[0]["queue_offset"]}, *rows[2:]]
 
 
+def removed(end: object) -> Plant:
+    """The end of what a retention has removed in a queue."""
+
+    def change(row: Row) -> Row:
+        parameters = json.loads(row["parameters"])
+        parameters["removed"] = {app_id: [0, end] for app_id in parameters["removed"]}
+        return row | {"parameters": canonical_json(parameters)}
+
+    return lambda at: at.rewrite_record("retention", change)
+
+
 COLUMNS: dict[str, Any] = {
     "topic": "Other", "broker_name": "broker-z", "queue_id": 9, "queue_offset": 777, "commit_id": "f" * 32, "part": 9,
     "rel": 777,
@@ -165,6 +178,9 @@ PLANTED: dict[str, tuple[Plant, Problem]] = {
         Problem.MESSAGE_ELSEWHERE,
     ),
     "a file taken out": (lambda at: at.take_out(largest(at)), Problem.MESSAGES_MISSING),
+    "a retention up to null": (removed(None), Problem.NOT_AUDITED),
+    "a retention up to a text": (removed("x"), Problem.NOT_AUDITED),
+    "a retention up to a huge offset": (removed(2**70), Problem.NOT_AUDITED),
     "due otherwise": (of_rows(first_row(deliver_at=1)), Problem.MESSAGE_DIFFERS_FROM_COMMIT),
 } | {
     f"{name} {value}": (

@@ -8,6 +8,7 @@ than its own commit: they are the newest with which its numbers of removed and o
 
 from __future__ import annotations
 
+import operator
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -69,8 +70,6 @@ TEXTS = (_COMMITS, _REPLACED, _KEPT, _COMPACTIONS, _JOINED, _RETENTIONS)
 """The statements of ``archive``."""
 
 _ID_CHARACTERS = 32
-_COLUMNS = ("base_offset", "end_offset", "first_row", "deliver_at", "commit_id", "part")
-
 _Ranges = tuple[Numbers, Numbers]
 """The begins and the ends of ranges of offsets, ascending."""
 
@@ -86,7 +85,8 @@ class Archive:
 
 
 def archive(shard: str, answers: Sequence[pa.Table], files: Sequence[str]) -> Archive:
-    """``answers``: to TEXTS, of the shard. ``files``: the live files of its archive."""
+    """``answers``: to TEXTS, of the shard. ``files``: the live files of its archive. Raises one of ``UNREADABLE``
+    where a record was changed."""
     commits, replaced, kept, compactions, joined, retentions = answers
     archived = _archived(compactions, _by_commit(replaced), kept, _removed_to(retentions))
     sources: dict[str, list[str]] = defaultdict(list)
@@ -95,8 +95,8 @@ def archive(shard: str, answers: Sequence[pa.Table], files: Sequence[str]) -> Ar
     for commit_id in compactions.column("commit_id").to_pylist():
         if commit_id in sources:
             archived[commit_id] = _together(archived.get(source, {}) for source in sources[commit_id])
-    placed = {queue: _Placed(rows) for queue, rows in _by_queue(commits).items()}
-    segments = {file: _segments(archived.get(_commit_of(file), {}), placed) for file in files}
+    placed = _Placed.of_rows(commits)
+    segments = {file: placed.segments(archived.get(_commit_of(file), {})) for file in files}
     gone = (
         archived.keys() - set(map(_commit_of, files)) - {source for several in sources.values() for source in several}
     )
@@ -107,13 +107,6 @@ def archive(shard: str, answers: Sequence[pa.Table], files: Sequence[str]) -> Ar
 
 def _commit_of(file: str) -> str:
     return file.rpartition("/")[2][:_ID_CHARACTERS]
-
-
-def _by_queue(rows: pa.Table) -> dict[MessageQueue, pa.Table]:
-    """The rows of each queue, in their order."""
-    numbered = rows.select(list(PLACE)).append_column("row", pa.array(np.arange(len(rows))))
-    groups = numbered.group_by(list(PLACE), use_threads=False).aggregate([("row", "list")]).to_pylist()
-    return {queue_of_row(group): rows.take(pa.array(group["row_list"], pa.int64())) for group in groups}
 
 
 def _by_commit(replaced: pa.Table) -> dict[str, dict[MessageQueue, _Ranges]]:
@@ -144,14 +137,14 @@ class _RemovedTo:
 
 
 def _removed_to(retentions: pa.Table) -> dict[MessageQueue, _RemovedTo]:
-    """``retentions``: in commit order. Parameters that cannot be understood are a finding of ``positions.py``."""
+    """``retentions``: in commit order."""
     of_queues: dict[MessageQueue, _RemovedTo] = {}
     for row in retentions.to_pylist():
         for app_id, end, is_archived in removals(json_object(row["parameters"]) or {}):
             one = of_queues.setdefault(queue_of(app_id), _RemovedTo([], []))
             archived_to = end if is_archived else one.ends[-1][1] if one.ends else 0
-            one.versions.append(row["read_version"])
-            one.ends.append((end, archived_to))
+            one.versions.append(int(row["read_version"]))
+            one.ends.append((operator.index(end), archived_to))
     return of_queues
 
 
@@ -228,45 +221,50 @@ def _together(several: Iterator[Mapping[MessageQueue, _Ranges]]) -> dict[Message
 # --- where it is -----------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
 class _Placed:
-    """Where the commits placed the messages of a queue."""
+    """Where the commits placed the messages: the rows of ``_COMMITS``."""
 
-    def __init__(self, rows: pa.Table) -> None:
-        self._columns = {name: rows.column(name).combine_chunks() for name in _COLUMNS}
-        self._begins, self._ends, self._firsts = (
-            self._columns[name].to_numpy() for name in ("base_offset", "end_offset", "first_row")
-        )
+    rows: pa.Table
+    of_queues: Mapping[MessageQueue, tuple[int, int]]
+    """Rows ``[begin, end)`` of each queue."""
+    begins: Numbers
+    ends: Numbers
 
-    def of(self, ranges: _Ranges) -> dict[str, pa.Array]:
-        """The parts of the ranges by commit: the columns of SEGMENTS but ``first_row`` and those of the queue."""
-        begins, ends = ranges
-        first = np.searchsorted(self._ends, begins, side="right")
-        counts = np.maximum(np.searchsorted(self._begins, ends) - first, 0)
-        of_range = np.repeat(np.arange(len(begins)), counts)
-        at = first[of_range] + np.arange(len(of_range)) - np.repeat(np.cumsum(counts) - counts, counts)
-        parts = np.maximum(begins[of_range], self._begins[at])
-        of_commit = {name: self._columns[name].take(pa.array(at)) for name in ("deliver_at", "commit_id", "part")}
-        return {
-            "base_offset": pa.array(parts),
-            "end_offset": pa.array(np.minimum(ends[of_range], self._ends[at])),
-            "rel": pa.array(self._firsts[at] + parts - self._begins[at]),
-            **of_commit,
+    @classmethod
+    def of_rows(cls, rows: pa.Table) -> _Placed:
+        rows = rows.combine_chunks()
+        numbered = rows.select(list(PLACE)).append_column("row", pa.array(np.arange(len(rows))))
+        groups = numbered.group_by(list(PLACE), use_threads=False).aggregate([("row", "min"), ("row", "max")])
+        of_queues = {queue_of_row(group): (group["row_min"], group["row_max"] + 1) for group in groups.to_pylist()}
+        begins, ends = (rows.column(name).to_numpy() for name in ("base_offset", "end_offset"))
+        return cls(rows, of_queues, begins, ends)
+
+    def segments(self, archived: Mapping[MessageQueue, _Ranges]) -> pa.Table:
+        """The rows of a file of the archive (schema SEGMENTS), which are sorted by place."""
+        queues = sorted(archived.keys() & self.of_queues.keys(), key=lambda q: (q.topic, q.broker_name, q.queue_id))
+        if not queues:
+            return SEGMENTS.empty_table()
+        parts = [self._parts(self.of_queues[queue], archived[queue]) for queue in queues]
+        at, begins, ends = map(np.concatenate, zip(*parts, strict=True))
+        counts = ends - begins
+        of_commits = self.rows.take(pa.array(at))
+        columns = {name: of_commits.column(name) for name in (*PLACE, "deliver_at", "commit_id", "part")} | {
+            "base_offset": begins,
+            "end_offset": ends,
+            "first_row": np.cumsum(counts) - counts,
+            "rel": of_commits.column("first_row").to_numpy() + begins - self.begins[at],
         }
+        return pa.table([columns[name] for name in SEGMENTS.names], names=SEGMENTS.names).cast(SEGMENTS)
 
-
-def _segments(archived: Mapping[MessageQueue, _Ranges], placed: Mapping[MessageQueue, _Placed]) -> pa.Table:
-    """The rows of a file of the archive (schema SEGMENTS), which are sorted by place."""
-    tables = []
-    for queue in sorted(archived.keys() & placed.keys(), key=lambda one: (one.topic, one.broker_name, one.queue_id)):
-        columns = placed[queue].of(archived[queue])
-        count = len(columns["rel"])
-        columns |= {name: pa.repeat(pa.scalar(value), count) for name, value in asdict(queue).items()}
-        columns["first_row"] = pa.nulls(count, pa.int64())
-        tables.append(pa.table([columns[name] for name in SEGMENTS.names], names=SEGMENTS.names).cast(SEGMENTS))
-    segments = pa.concat_tables([SEGMENTS.empty_table(), *tables]).combine_chunks()
-    counts = segments.column("end_offset").to_numpy() - segments.column("base_offset").to_numpy()
-    at = SEGMENTS.get_field_index("first_row")
-    return segments.set_column(at, SEGMENTS.field(at), pa.array(np.cumsum(counts) - counts, pa.int64()))
+    def _parts(self, of_queue: tuple[int, int], ranges: _Ranges) -> tuple[Numbers, Numbers, Numbers]:
+        """The parts of the ranges by commit: the row of each, its begin and its end."""
+        rows, (begins, ends) = slice(*of_queue), ranges
+        first = np.searchsorted(self.ends[rows], begins, side="right")
+        counts = np.maximum(np.searchsorted(self.begins[rows], ends) - first, 0)
+        of_range = np.repeat(np.arange(len(begins)), counts)
+        at = of_queue[0] + first[of_range] + np.arange(len(of_range)) - np.repeat(np.cumsum(counts) - counts, counts)
+        return at, np.maximum(begins[of_range], self.begins[at]), np.minimum(ends[of_range], self.ends[at])
 
 
 def _missing(shard: str, commit_id: str, archived: Mapping[MessageQueue, _Ranges]) -> Iterator[Finding]:

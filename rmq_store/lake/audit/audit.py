@@ -32,7 +32,7 @@ from rmq_store.utils.progress import Progress
 T = TypeVar("T")
 Part = Callable[[LakeStore, Ask], Iterator[Finding]]
 
-_UNREADABLE = (RmqError, OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+UNREADABLE = (RmqError, OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 """A record that was changed raises what it happens to mean."""
 _VIEW = "SELECT * FROM audit"
 _PARTS: Mapping[str, Part] = {
@@ -57,7 +57,7 @@ def audit(store: LakeStore, progress: Progress | None = None) -> list[Finding]:
                 opened, findings, lambda: stack.enter_context(snapshot_of(opened, _TEXTS, reread=_REREAD))
             )
             ask = cache(ask)  # a part begins again after each record that it passes over
-        except _UNREADABLE:  # each part then reads only what it needs
+        except UNREADABLE:  # each part then reads only what it needs
             ask = None
         return [*findings, *(finding for name, part in _PARTS.items() for finding in _tried(opened, ask, name, part))]
 
@@ -69,7 +69,7 @@ def _tried(store: _OpenedStore, ask: Ask | None, name: str, part: Part) -> list[
     try:
         of_part = passing_over(store, findings, lambda: list(part(store, ask or partial(queries, store))))
         return [*findings, *of_part]
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         if len(store.opened) > 1:
             of_shards = (_tried(_of(store, (shard,)), None, name, part) for shard in store.opened)
             return [*findings, *(finding for several in of_shards for finding in several)]

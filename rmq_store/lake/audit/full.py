@@ -23,8 +23,8 @@ import pyarrow.compute as pc
 from rmq_store.errors import RmqError
 from rmq_store.lake.audit import edits
 from rmq_store.lake.audit.archive import TEXTS as OF_ARCHIVE
-from rmq_store.lake.audit.archive import archive
-from rmq_store.lake.audit.audit import passing_over, with_named_shards
+from rmq_store.lake.audit.archive import Archive, archive
+from rmq_store.lake.audit.audit import UNREADABLE, passing_over, with_named_shards
 from rmq_store.lake.audit.copies import COMMITS, compare_copies
 from rmq_store.lake.audit.file_content import (
     MESSAGE_KINDS,
@@ -132,11 +132,13 @@ def full(store: LakeStore, engine: Engine, progress: Progress | None = None) -> 
     for shard in store.shards():
         of_shard = pc.field("shard") == shard.name
         of_files = files.filter(of_shard).to_pylist()
-        archived = archive(
-            shard.name,
-            [answer.filter(of_shard) for answer in of_archive],
-            [row["file"] for row in of_files if row["kind"] == "archive"],
-        )
+        names = [row["file"] for row in of_files if row["kind"] == "archive"]
+        try:
+            archived = archive(shard.name, [answer.filter(of_shard) for answer in of_archive], names)
+        except UNREADABLE as error:
+            detail = f"the archive, as a record of a compaction or of retention was changed: {error}"
+            report.findings.append(Finding(shard=shard.name, problem=Problem.NOT_AUDITED, detail=detail))
+            archived, of_files = Archive({}, ()), [row for row in of_files if row["kind"] != "archive"]
         report.findings += archived.missing
         part = _ShardContent(
             shard,
