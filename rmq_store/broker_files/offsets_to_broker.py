@@ -311,11 +311,7 @@ def _notes_on_other(path: Path, known: KnownOffsets, before: OffsetTable) -> Ite
     """Notes on offsets that the file of a broker that owns its groups lacks, or has lower than they were here."""
     others = [one for one in changes(before, known.table) if one.to_offset is not None and not one.loses]
     added = [f"{one.key} queue {one.queue_id} at {one.to_offset}" for one in others if one.from_offset is None]
-    lower = [
-        f"{one.key} queue {one.queue_id} at {one.from_offset} ({one.to_offset} here)"
-        for one in others
-        if one.from_offset is not None
-    ]
+    lower = [str(one) for one in others if one.from_offset is not None]
     since = "the last import or the hand-back"
     if added:
         yield (

@@ -153,11 +153,11 @@ def observed_here(
     at_broker, left_over = [], set()
     for one in broker.newest:
         stretches = names.stretches(one.queue.topic, one.queue.queue_id)
-        recorded = {stretch.queue: before.get((one.group, stretch.queue)) for stretch in stretches}
-        offsets = {queue: known.offset for queue, known in recorded.items() if known is not None}
+        recorded = [known for stretch in stretches if (known := before.get((one.group, stretch.queue)))]
+        last_offset = offset_at_broker(stretches, {known.queue: known.offset for known in recorded})
         here = Observed(one.group, one.queue, generations.base(one.queue) + one.offset)
-        if _is_left_over(generations, ends, offset_at_broker(stretches, offsets), here):
-            left_over |= {(one.group, queue) for queue in offsets}
+        if _is_left_over(generations, ends, last_offset, here):
+            left_over |= {(one.group, known.queue) for known in recorded}
         else:
             at_broker.append(here)
     observed = {(one.group, one.queue): one for one in observed_in_log(names, before.values(), at_broker)}

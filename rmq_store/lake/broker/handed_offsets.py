@@ -22,11 +22,14 @@ def handed_offsets(shard: Shard, broker_name: str) -> Handed:
     return {(move.group, move.queue): move.from_offset for move in moves if move.from_offset is not None}
 
 
+def queues_at_broker(pairs: Iterable[tuple[str, MessageQueue]]) -> set[tuple[str, str, int]]:
+    """Group, topic and queue id of each: a broker has one queue where the names of its log have one each."""
+    return {(group, queue.topic, queue.queue_id) for group, queue in pairs}
+
+
 def not_installed(handed: Handed, at_broker: Iterable[Observed]) -> tuple[str, ...]:
-    """A note on the groups of which the broker's files lack an offset that was handed back. A broker has one queue where the
-    names of its log have one each."""
-    lacking = {(group, queue.topic, queue.queue_id) for group, queue in handed}
-    lacking -= {(one.group, one.queue.topic, one.queue.queue_id) for one in at_broker}
+    """A note on the groups of which the broker's files lack an offset that was handed back."""
+    lacking = queues_at_broker(handed) - queues_at_broker((one.group, one.queue) for one in at_broker)
     groups = {group for group, *_ in lacking} - {SCHEDULE_GROUP}
     if not groups:
         return ()

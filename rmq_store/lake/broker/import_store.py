@@ -30,7 +30,7 @@ from rmq_store.lake.broker.broker_configs import BrokerConfigs, read_configs
 from rmq_store.lake.broker.broker_levels import with_levels_to_end
 from rmq_store.lake.broker.common_log import common_log, what_differs
 from rmq_store.lake.broker.diverged_log import LogCut, log_cut, refuse_closed
-from rmq_store.lake.broker.handed_offsets import Handed, handed_offsets, not_installed
+from rmq_store.lake.broker.handed_offsets import Handed, handed_offsets, not_installed, queues_at_broker
 from rmq_store.lake.broker.import_commit import PartOf, import_commit, new_generations, proposal_of
 from rmq_store.lake.broker.import_entries import newest_entries
 from rmq_store.lake.broker.import_part import OtherLog, begin_of, read_part
@@ -424,9 +424,8 @@ def _vanished(earlier: Iterable[Observed], handed: Handed, configs: BrokerConfig
     It may never have had those that were handed back."""
     if not configs.has_groups:
         return set()
-    had = {(one.group, one.queue.topic, one.queue.queue_id) for one in earlier if one.group != SCHEDULE_GROUP}
-    had -= {(one.group, one.queue.topic, one.queue.queue_id) for one in configs.observed}
-    had -= {(group, queue.topic, queue.queue_id) for group, queue in handed}
+    had = queues_at_broker((one.group, one.queue) for one in earlier if one.group != SCHEDULE_GROUP)
+    had -= queues_at_broker((one.group, one.queue) for one in configs.observed) | queues_at_broker(handed)
     return {(topic, queue_id) for _, topic, queue_id in had}
 
 
