@@ -203,8 +203,8 @@ def test_in_a_log_with_two_names_a_group_keeps_its_offsets_under_both() -> None:
 def test_a_group_that_is_in_an_older_generation_stays_there_in_a_log_with_two_names(
     now: int, observed: tuple[int, int]
 ) -> None:
-    """The topic had 7 messages, was made again and had one more when the log was cut behind it. An offset 0 is one of a group
-    that has consumed none of the new ones, 2 one that a broker of version 4 has left there."""
+    """Its topic had 7 messages, was deleted and made again, and had one new message when the log lost its end. At offset 0 the
+    group has not consumed it. A broker of version 4 keeps the offset 2 of the deleted topic."""
     names = LogNames(("a", "b"), ({("T", 0): 8},))
     newer = MessageQueue("T", "b", 0)
     earlier = (Observed("g", QUEUE, 2), Observed("g", newer, 8))
