@@ -208,7 +208,7 @@ def test_a_checkpoint_is_of_the_version_that_was_read(lake: Lake) -> None:
 def test_a_version_gets_one_checkpoint(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     table = lake.shard.commitlog
     write_checkpoint(table)
-    monkeypatch.setattr(checkpoint, "checkpoint_of", lambda log: pytest.fail("there is one"))
+    monkeypatch.setattr(checkpoint, "second_reading", lambda log, where: pytest.fail("there is one"))
     write_checkpoint(table)
 
 

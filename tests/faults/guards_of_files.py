@@ -8,6 +8,7 @@ VACUUM = "tests/contract/test_vacuum.py"
 COMPACT = "tests/contract/test_compact.py"
 CHECKPOINT = "tests/contract/test_checkpoint.py"
 LOGS = "tests/faults/test_planted_logs.py"
+SECOND_READER = "tests/unit/test_second_reader.py"
 ORPHANS = "tests/unit/test_orphans.py"
 RETENTION = "tests/unit/test_retention.py"
 NAMES = "tests/contract/test_vacuum_names.py"
@@ -101,6 +102,17 @@ FILES = (
             ('ours.sort_by("path").equals(theirs.sort_by("path"))', "True"),
             ('encoded(row.pop("path"))', 'row.pop("path")'),
             ('*(f"partition.{name}" for name in table.layout.partition_by)', ""),
+        ),
+    ),
+    Guard(
+        "lake.table.second_reader:in_time",
+        (SECOND_READER,),
+        (
+            ("not all(earlier.done() for earlier in _late)", "False"),
+            ("_late.add(answer)", "pass"),
+            ("wait([answer], _MOST_S_AFTER_SIGNAL)", "pass"),
+            ("except RuntimeError as error:", "except LookupError as error:"),
+            ("except BaseException as error:  # a panic", "except LookupError as error:"),
         ),
     ),
     Guard(

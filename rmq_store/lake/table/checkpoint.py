@@ -9,19 +9,14 @@ that is itself twice as old and can be read, and a checkpoint only if a newer on
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from rmq_store.commit.append import VIEW_TRUST_MS
 from rmq_store.errors import BadData
 from rmq_store.lake.table.delta_log import CHECKPOINT, ENTRY, LAST_CHECKPOINT, LOG_FOLDER, LogCleaned, numbers_of
 from rmq_store.lake.table.delta_table import LakeTable
-from rmq_store.lake.table.second_reader import check_files, second_reader
-
-if TYPE_CHECKING:
-    from deltalake import DeltaTable
+from rmq_store.lake.table.second_reader import check_files, second_reading
 
 CHECKPOINT_EVERY = 100
 """A process that opens the table reads at most about as many entries."""
@@ -62,21 +57,18 @@ def write_checkpoint(table: LakeTable) -> None:
     except LogCleaned as error:
         raise OSError(f"no checkpoint of {table.path} was written: {error}") from error
     if before < version:
-        with second_reader(log, root.uri_of(table.path)) as (delta, folder):
-            check_files(table, delta, log)
-            checkpoint, hint = _made(delta, folder)
-        root.replace(checkpoint_name(table, version), checkpoint)
-        root.replace(f"{table.path}/{LOG_FOLDER}/{LAST_CHECKPOINT}", json.dumps(hint).encode())
+        reading = second_reading(log, root.uri_of(table.path))
+        check_files(table, reading.files, log)
+        root.replace(checkpoint_name(table, version), reading.checkpoint)
+        root.replace(f"{table.path}/{LOG_FOLDER}/{LAST_CHECKPOINT}", json.dumps(reading.hint).encode())
     table.log.view.known_checkpoint = version
 
 
 def check_log(table: LakeTable) -> None:
-    """As ``write_checkpoint`` of the version that the table's handle has read, but nothing is written. Raises LogDamaged as it,
-    also where this version has a checkpoint, and LogCleaned when a clean-up came in between."""
+    """As ``write_checkpoint`` of the version that the table's handle has read, but nothing is written. Raises LogDamaged and
+    OSError as it, also where this version has a checkpoint, and LogCleaned when a clean-up came in between."""
     _, log = _log_of(table)
-    with second_reader(log, table.root.uri_of(table.path)) as (delta, _):
-        check_files(table, delta, log)
-        delta.create_checkpoint()  # it reads more than the files, such as the positions
+    check_files(table, second_reading(log, table.root.uri_of(table.path)).files, log)
 
 
 def _log_of(table: LakeTable) -> tuple[int, dict[str, bytes]]:
@@ -97,18 +89,6 @@ def _newest_sound(table: LakeTable, checkpoints: Sequence[int]) -> tuple[int, by
         with suppress(FileNotFoundError, BadData):
             return checkpoint, table.log.sound_checkpoint(checkpoint)
     return -1, None
-
-
-def checkpoint_of(log: Mapping[str, bytes], where: str) -> tuple[bytes, dict[str, Any]]:
-    """The checkpoint of the newest entry of a log, and the hint at it. Parameters and errors are those of ``second_reader``."""
-    with second_reader(log, where) as (delta, folder):
-        return _made(delta, folder)
-
-
-def _made(delta: DeltaTable, folder: Path) -> tuple[bytes, dict[str, Any]]:
-    delta.create_checkpoint()
-    hint: dict[str, Any] = json.loads(folder.joinpath(LAST_CHECKPOINT).read_bytes())
-    return folder.joinpath(f"{hint['version']:020d}.checkpoint.parquet").read_bytes(), hint
 
 
 def _hinted_checkpoint(table: LakeTable) -> int:

@@ -13,11 +13,11 @@ import pyarrow.compute as pc
 from rmq_store.commit.ctl import StagedFile
 from rmq_store.commit.positions import ABSENT
 from rmq_store.errors import BadData, DerivedTableDamaged, LogDamaged, RmqError
-from rmq_store.lake.table.checkpoint import checkpoint_of
 from rmq_store.lake.table.delta_entry import RESTART, entry_bytes, entry_name, protocol_action, remove_action
 from rmq_store.lake.table.delta_log import CHECKPOINT, ENTRY, LAST_CHECKPOINT, LOG_FOLDER, UNREAD
 from rmq_store.lake.table.delta_table import LakeTable, metadata_action
 from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.second_reader import second_reading
 from rmq_store.lake.table.table_layout import TableLayout
 from rmq_store.utils.host import Host
 
@@ -53,9 +53,9 @@ class DerivedTable(LakeTable):
         content = entry_bytes(operation=RESTART, now_ms=now_ms, first=first, positions=dict.fromkeys(positions, ABSENT))
         if root.create_exclusively(f"{folder}/{entry_name(version)}", content):
             # Only the hint has the number of the entry.
-            checkpoint, hint = checkpoint_of({entry_name(0): content}, root.uri_of(path))
-            root.create_exclusively(f"{folder}/{version:020d}.checkpoint.parquet", checkpoint)
-            root.replace(f"{folder}/{LAST_CHECKPOINT}", json.dumps({**hint, "version": version}).encode())
+            reading = second_reading({entry_name(0): content}, root.uri_of(path))
+            root.create_exclusively(f"{folder}/{version:020d}.checkpoint.parquet", reading.checkpoint)
+            root.replace(f"{folder}/{LAST_CHECKPOINT}", json.dumps({**reading.hint, "version": version}).encode())
         return cls.open(root, path, layout)
 
     @classmethod
