@@ -35,6 +35,7 @@ from rmq_store.utils.host import monotonic_ms, random_name
 from rmq_store.utils.redaction import cleaned, secret_values
 
 if TYPE_CHECKING:
+    from botocore.loaders import Loader
     from mypy_boto3_s3 import S3Client
     from mypy_boto3_s3.type_defs import GetObjectOutputTypeDef, HeadObjectOutputTypeDef, ObjectIdentifierTypeDef
 
@@ -108,17 +109,28 @@ def options_from(env: Mapping[str, str]) -> Options:
     return tuple(sorted((options | {"AWS_REGION": region}).items()))
 
 
+@functools.cache
+def _loader() -> Loader:
+    """What has read the description of S3, 50 ms of CPU, which each session would read again."""
+    from botocore.loaders import create_loader
+
+    return create_loader()
+
+
 @functools.lru_cache(maxsize=16)
 def client(options: Options, attempts: int = _ATTEMPTS) -> S3Client:
     """One boto3 client per process and set of options; threads may share it. ``attempts``: HTTP requests per call."""
     import boto3
     from botocore.config import Config
+    from botocore.session import get_session
 
     from rmq_store.lake.table.s3_connection import refuse_cut_heads
 
     known = dict(options)
     endpoint = known.get("AWS_ENDPOINT_URL")
-    s3 = boto3.Session().client(
+    session = get_session()
+    session.register_component("data_loader", _loader())
+    s3 = boto3.Session(botocore_session=session).client(
         "s3",
         endpoint_url=endpoint,
         region_name=known["AWS_REGION"],
