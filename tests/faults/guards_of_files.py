@@ -105,6 +105,11 @@ FILES = (
         ),
     ),
     Guard(
+        "lake.maintain.maintain:maintain",
+        cases(LOGS, "no_maintenance_takes_files_out_of"),
+        (('request.steps & (_OF_COMMIT_LOG if name == "commitlog" else _OF_DERIVED)', "False"),),
+    ),
+    Guard(
         "lake.table.second_reader:in_time",
         (SECOND_READER,),
         (

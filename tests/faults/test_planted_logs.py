@@ -21,9 +21,14 @@ from rmq_store.lake.audit.audit import with_named_shards
 from rmq_store.lake.audit.finding import Finding, Problem
 from rmq_store.lake.audit.second_reader import second_reader
 from rmq_store.lake.audit.shards import shards
+from rmq_store.lake.maintain.maintain import maintain
 from rmq_store.lake.table.checkpoint import check_log, write_checkpoint
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
+from rmq_store.maintain.request import MaintainRequest, Step
+from rmq_store.settings.retention_settings import RetentionRule
+from rmq_store.utils.host import Host
+from tests.faults.stores import OPERATOR
 from tests.planted_shard import PlantedShard, Row
 
 SHARD = "s1"
@@ -230,9 +235,27 @@ def test_no_checkpoint_takes_the_place_of(store: LakeStore, name: str) -> None:
     (shard,) = store.shards(shard_of(name))
     log = Path(store.root.location, shard.commitlog.path, "_delta_log")
     before = sorted(log.iterdir())
-    with pytest.raises(LogDamaged, match=r"/commitlog .*No checkpoint was written\. Run 'rmq audit --full'"):
+    with pytest.raises(LogDamaged, match=r"/commitlog .*No checkpoint is made of it\. Run 'rmq audit --full'"):
         write_checkpoint(shard.commitlog)
     assert sorted(log.iterdir()) == before
+
+
+@pytest.mark.parametrize("dry_run", [False, True], ids=["", "dry run"])
+@pytest.mark.parametrize("step", [Step.RETENTION, Step.MESSAGES, Step.VACUUM])
+def test_no_maintenance_takes_files_out_of(store: LakeStore, step: Step, *, dry_run: bool) -> None:
+    name = "a file removed with a letter in another encoding"
+    (shard,) = store.shards(shard_of(name))
+    files = sorted(Path(store.root.location, shard.commitlog.path).rglob("*"))
+    request = MaintainRequest(
+        request_id="2026-01-05-maintain",
+        actor=OPERATOR,
+        steps=frozenset({step}),
+        rules=(RetentionRule(topic="*", max_age_ms=1),),
+        dry_run=dry_run,
+    )
+    with pytest.raises(LogDamaged, match="the Delta library has other files than rmq"):
+        maintain(shard, request, Host())
+    assert sorted(Path(store.root.location, shard.commitlog.path).rglob("*")) == files
 
 
 def test_an_error_names_the_files_and_the_entries(store: LakeStore) -> None:

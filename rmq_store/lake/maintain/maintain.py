@@ -18,13 +18,18 @@ from rmq_store.lake.maintain.compact import CompactRequest, compact
 from rmq_store.lake.maintain.derived import join
 from rmq_store.lake.maintain.retention import RetentionRequest, retain
 from rmq_store.lake.maintain.vacuum import VacuumRequest, vacuum
-from rmq_store.lake.table.checkpoint import clean_up, entries_since_checkpoint, write_checkpoint
+from rmq_store.lake.table.checkpoint import check_log, clean_up, entries_since_checkpoint, write_checkpoint
+from rmq_store.lake.table.delta_log import LogCleaned
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.shard import Shard
 from rmq_store.maintain.orphans import check_age
 from rmq_store.maintain.request import MaintainRequest, Step, TableReport
 from rmq_store.utils.host import Host
 from rmq_store.utils.progress import Progress
+
+_OF_COMMIT_LOG = frozenset({Step.RETENTION, Step.MESSAGES, Step.VACUUM})
+_OF_DERIVED = frozenset({Step.DERIVED, Step.VACUUM})
+"""The steps that take files out of the table, by what ``rmq`` reads in its log."""
 
 ProgressOf = Callable[[str], AbstractContextManager[Progress | None]]
 """The progress of a step. It is called with the unit that is counted."""
@@ -40,7 +45,7 @@ def maintain(
     """Maintain the tables of a shard: the commit log, then the derived ones.
 
     Raises WrongUse for an age of files that is not allowed, BadData, MissingFile and DerivedTableDamaged when something
-    cannot be read, StoreUnusable, and the errors of ``commit``.
+    cannot be read, LogDamaged also when the Delta library reads it otherwise, StoreUnusable, and the errors of ``commit``.
     """
     check_age(request.age_ms)
     commitlog, derived = shard.commitlog, {kind.name: kind for kind in KINDS}
@@ -48,6 +53,9 @@ def maintain(
     for table in tables.values():
         table.refresh()
     refuse_rolled_back(shard)  # as the first commit would; a dry run has none
+    for name, table in tables.items():
+        if request.steps & (_OF_COMMIT_LOG if name == "commitlog" else _OF_DERIVED):
+            _check_log(table)
     reports = {name: _begun(shard, name, table) for name, table in tables.items()}
     if Step.RETENTION in request.steps and request.rules:
         retention = RetentionRequest(
@@ -104,6 +112,16 @@ def _begun(shard: Shard, name: str, table: LakeTable) -> TableReport:
 def _ended(reports: Mapping[str, TableReport], tables: Mapping[str, LakeTable]) -> list[TableReport]:
     after = {name: table.live_size() for name, table in tables.items()}
     return [replace(one, files_after=after[name][0], bytes_after=after[name][1]) for name, one in reports.items()]
+
+
+def _check_log(table: LakeTable) -> None:
+    """Raises LogDamaged when the Delta library reads the table's log otherwise, StoreUnusable when it does not answer."""
+    try:
+        check_log(table)
+    except LogCleaned:  # by another maintenance, of which a checkpoint has what was read
+        pass
+    except OSError as error:
+        raise StoreUnusable(f"{error}. Nothing was done; try again") from error
 
 
 def _checkpoint(table: LakeTable, report: TableReport, *, dry_run: bool) -> None:

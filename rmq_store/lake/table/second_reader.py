@@ -29,8 +29,8 @@ T = TypeVar("T")
 
 _SHOWN = 3
 _ADVICE = (
-    "No checkpoint was written. Run 'rmq audit --full', and restore what it names of this table's log from a backup under the "
-    "same name, else the shard."
+    "No checkpoint is made of it. Run 'rmq audit --full', and restore what it names of this table's log from a backup under "
+    "the same name, else the shard; 'rmq dispatch --rebuild' writes a derived table again."
 )
 _MOST_S = 600
 _MOST_S_AFTER_SIGNAL = 10
