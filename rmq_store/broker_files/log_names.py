@@ -7,7 +7,8 @@ in the queues of all these names.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rmq_store.commit.ctl import Observed
@@ -25,6 +26,10 @@ class Stretch:
     begin: int
     end: int | None
     """None: it still grows."""
+
+    def is_before(self, base: int) -> bool:
+        """Whether the broker has deleted all of it: its newest generation begins at ``base``."""
+        return self.end is not None and self.end <= base
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,24 +56,39 @@ class LogNames:
         return stretches
 
 
-def observed_in_log(names: LogNames, earlier: Iterable[Observed], newest: Iterable[Observed]) -> tuple[Observed, ...]:
+def observed_in_log(
+    names: LogNames,
+    earlier: Iterable[Observed],
+    newest: Iterable[Observed],
+    base_of: Callable[[MessageQueue], int] = lambda queue: 0,
+) -> tuple[Observed, ...]:
     """What the broker's groups have consumed, in the queues of all names of its log.
 
-    ``newest``: the offsets in the broker's files; ``earlier``: what the import before recorded. An offset before a cut lies in
-    the queue of the older name, and a group begins the queue of the next one at its cut. In a queue of an older name an offset
-    never falls: what the broker lost may have been consumed there before. A group that is no longer in the files keeps its
-    offsets.
+    ``newest``: the offsets in the broker's files; ``earlier``: what the import before recorded; ``base_of``: where the newest
+    generation of a queue of the newest name begins.
+
+    An offset before a cut lies in the queue of the older name, and a group begins the queue of the next one at its cut. In a
+    queue of an older name an offset never falls: what the broker lost may have been consumed there before. A group that is no
+    longer in the files keeps its offsets, and so does one that has there what an export of them gives (``offset_at_broker``):
+    it has consumed nothing since.
     """
     if not names.cuts:
         return tuple(newest)
-    before = {(one.group, one.queue): one.offset for one in earlier}
+    before: dict[tuple[str, str, int], dict[MessageQueue, int]] = defaultdict(dict)
+    for one in earlier:
+        before[one.group, one.queue.topic, one.queue.queue_id][one.queue] = one.offset
     at_broker = {(one.group, one.queue.topic, one.queue.queue_id): one.offset for one in newest}
-    pairs = {*at_broker, *((group, queue.topic, queue.queue_id) for group, queue in before)}
-    observed = [
-        Observed(pair[0], stretch.queue, _offset_in(stretch, at_broker.get(pair), before.get((pair[0], stretch.queue))))
-        for pair in pairs
-        for stretch in names.stretches(*pair[1:])
-    ]
+    observed = []
+    for pair in {*at_broker, *before}:
+        group, offset, recorded, stretches = (
+            pair[0],
+            at_broker.get(pair),
+            before.get(pair, {}),
+            names.stretches(*pair[1:]),
+        )
+        if offset == offset_at_broker(stretches, recorded, base_of(stretches[-1].queue)):
+            offset = None
+        observed += [Observed(group, one.queue, _offset_in(one, offset, recorded.get(one.queue))) for one in stretches]
     return tuple(sorted(observed, key=lambda one: (one.group, one.queue)))
 
 
@@ -80,11 +100,41 @@ def _offset_in(stretch: Stretch, offset: int | None, before: int | None) -> int:
     return offset if stretch.end is None else max(min(offset, stretch.end), before or 0)
 
 
-def offset_at_broker(stretches: Sequence[Stretch], offsets: Mapping[MessageQueue, int]) -> int | None:
+def offsets_in_log(
+    stretches: Sequence[Stretch], offset: int, before: Mapping[MessageQueue, int]
+) -> dict[MessageQueue, int]:
+    """The offsets with which a group goes on at ``offset`` of the broker's queue, in the queues of its stretches.
+
+    ``before``: its offsets in them now. Beyond a cut the broker's offset says nothing of what the broker has lost there: the
+    group keeps its offset in that queue, if it is not before the cut.
+    """
+    offsets = {}
+    for stretch in stretches:
+        offset_here = max(offset, stretch.begin)
+        if stretch.end is not None and offset_here >= stretch.end:
+            offset_here = max(stretch.end, before.get(stretch.queue, 0))
+        offsets[stretch.queue] = offset_here
+    return offsets
+
+
+def offset_at_broker(stretches: Sequence[Stretch], offsets: Mapping[MessageQueue, int], base: int = 0) -> int | None:
     """The broker's offset of a queue for a group with these ``offsets`` in the queues of its stretches: the first message that
-    it has not consumed and that the broker has. None where the group has no offset that says it."""
+    it has not consumed and that the broker has. ``base``: where the newest generation begins. None where no offset of the group
+    says it."""
     for stretch in stretches:
         offset = offsets.get(stretch.queue)
-        if offset is not None and (stretch.end is None or offset < stretch.end):
+        if offset is not None and not stretch.is_before(base) and (stretch.end is None or offset < stretch.end):
             return offset
     return None
+
+
+def given_again(stretches: Sequence[Stretch], offsets: Mapping[MessageQueue, int], base: int = 0) -> int:
+    """How many messages from ``offset_at_broker`` on the group has consumed: the broker gives it these again."""
+    count, is_behind = 0, False
+    for stretch in [stretch for stretch in stretches if not stretch.is_before(base)]:
+        offset = offsets.get(stretch.queue)
+        if offset is not None:
+            end = offset if stretch.end is None else min(offset, stretch.end)
+            count += max(end - max(stretch.begin, base), 0) if is_behind else 0
+            is_behind = is_behind or stretch.end is None or offset < stretch.end
+    return count

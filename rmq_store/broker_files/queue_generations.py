@@ -160,7 +160,9 @@ def observed_here(
             left_over |= {(one.group, known.queue) for known in recorded}
         else:
             at_broker.append(here)
-    observed = {(one.group, one.queue): one for one in observed_in_log(names, before.values(), at_broker)}
+    observed = {
+        (one.group, one.queue): one for one in observed_in_log(names, before.values(), at_broker, generations.base)
+    }
     empty = {one.key: one for one in broker.without_entries}
     for key, one in before.items():
         now, queue = observed.get(key), empty.get((one.queue.topic, one.queue.queue_id))

@@ -77,6 +77,7 @@ def export(
         "waiting_messages": exported.waiting_messages,
         "waiting_deleted": exported.waiting_deleted,
         "waiting_levels": exported.waiting_levels,
+        "given_again": exported.given_again,
         "left_out": exported.left_out,
     }
     if target is None:
@@ -114,6 +115,11 @@ def _notes(exported: OffsetsExport) -> list[str]:
     notes += [
         f"{key}: {count:,} messages of a topic that was deleted at the broker are not consumed in this store; {unseen}"
         for key, count in exported.waiting_deleted.items()
+    ]
+    notes += [
+        f"{key}: the broker gives the group {count:,} messages again that it has consumed here: they are behind the end that "
+        "the broker's log lost, not all before it is consumed, and the broker has one offset for both. Consume the rest first"
+        for key, count in exported.given_again.items()
     ]
     notes += [
         f"{key}: the offsets of queues {listed(list(map(str, ids)))} are left out: the last import found no entry of them, as "

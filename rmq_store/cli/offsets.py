@@ -364,7 +364,7 @@ def import_offsets(
     from rmq_store.admin.set_offsets import SetOffsetsRequest, unknown_queues
     from rmq_store.broker_files.offset_files import read_offsets
     from rmq_store.lake.admin.offset_moves import move_in_all
-    from rmq_store.lake.table.imports import in_newest_generation
+    from rmq_store.lake.table.imports import offsets_here
 
     settings = optional_settings(options.settings)
     request_id = new_request("offsets-import", options.request, host)
@@ -377,9 +377,9 @@ def import_offsets(
     unknown = unknown_queues(read.offsets, [positions for _, positions in shards])
     # Offset 0 of a queue that the store does not have says nothing: most retry topics are empty.
     empty = {queue for queue in unknown if read.offsets[queue] == 0}
-    offsets_here = in_newest_generation([shard for shard, _ in shards], read.offsets)
-    new_offsets = {q: offset for q, offset in offsets_here.items() if topic in (None, q.topic) and q not in empty}
-    begun = [q.label for q in read.offsets if topic in (None, q.topic) and q not in offsets_here]
+    here = offsets_here([shard for shard, _ in shards], group, read.offsets)
+    new_offsets = {q: offset for q, offset in here.items() if topic in (None, q.topic) and q not in empty}
+    begun = [q.label for q in read.offsets if topic in (None, q.topic) and q not in here]
     if begun:
         output.note(
             f"at its last import the broker had no entry of {listed(begun)}: the topic was deleted or made again, or the copy "

@@ -148,6 +148,7 @@ def keep(msgs, context):
 # --- the command ------------------------------------------------------------------------------------------------------
 
 CONTINUE = ("--continue-as", "broker-a-2", "--reason", "the disk was replaced")
+OFFSETS_OF_G = "SELECT broker_name, queue_id, next_offset FROM consumer_offsets WHERE group_name = 'g' AND topic = 'T'"
 MESSAGES = "SELECT topic, broker_name, queue_id, queue_offset, decode(body) AS body FROM messages"
 
 
@@ -298,6 +299,55 @@ def test_an_export_has_the_offsets_of_the_broker(
     assert (refused.exit_code, "goes on as broker broker-a-2" in refused.err) == (2, True)
     rmq.json("consume", "--group", "g")
     assert table_of(rmq) == {"T@g": {0: 26, 1: 14}}
+
+
+def test_what_was_consumed_under_both_names_is_not_consumed_again_after_a_hand_back(
+    rmq: Rmq, stores: tuple[str, str]
+) -> None:
+    """The group has not consumed all before the cut, and some messages behind it. The broker has one offset, and no client."""
+    rmq.json("import-store", stores[1], "--broker", "broker-a", *CONTINUE)
+    name = ("--broker", "broker-a-2")
+    rmq.json("cutover", *name, "--reason", "switched off")
+    rmq.json("consume", "--group", "g", "--max-messages", "12")
+    at = {(row["broker_name"], row["queue_id"]): row["next_offset"] for row in rmq.json("sql", OFFSETS_OF_G)}
+    again = sum(at["broker-a-2", queue] - cut for queue, cut in ((0, 4), (1, 3)) if at["broker-a", queue] < cut)
+    file = Path(stores[1], "config", "consumerOffset.json")
+    file.parent.mkdir()
+    export = ("offsets", "export", *name, str(file))
+    answer = rmq(*export)
+    assert (rmq.json(*export)["given_again"], again > 0) == ({"T@g": again}, True)
+    assert f"T@g: the broker gives the group {again} messages again that it has consumed here" in answer.err
+    rmq.json("hand-back", *name, "--reason", "it runs again")
+    rmq.json("import-store", stores[1], *name, "--shard", "broker-a")
+    rmq.json("cutover", *name, "--reason", "switched off")
+    rmq.json("consume", "--group", "g")
+    assert sorted((rmq.folder / "bodies.txt").read_text().split()) == EACH
+
+
+@pytest.mark.parametrize(
+    ("consumed", "offset", "here"),
+    [
+        (0, 2, {"broker-a": 2, "broker-a-2": 4}),
+        (0, 20, {"broker-a": 4, "broker-a-2": 20}),
+        (20, 2, {"broker-a": 2, "broker-a-2": 4}),
+        (20, 20, {"broker-a": 13, "broker-a-2": 20}),
+    ],
+)
+def test_offsets_of_the_broker_are_set_in_the_queues_of_both_names(
+    rmq: Rmq, stores: tuple[str, str], consumed: int, offset: int, here: dict[str, int]
+) -> None:
+    """What the broker has lost it cannot say to be consumed, nor not to be."""
+    if consumed:
+        rmq.json("consume", "--group", "g", "--max-messages", str(consumed))
+    rmq.json("import-store", stores[1], "--broker", "broker-a", *CONTINUE)
+    file = rmq.folder / "consumerOffset.json"
+    file.write_text(json.dumps({"offsetTable": {"T@g": {"0": offset}}}))
+    to_import = ("offsets", "import", str(file), "--group", "g", "--reason", "it moved here")
+    refused = rmq(*to_import, "--broker", "broker-a")
+    assert (refused.exit_code, "goes on as broker broker-a-2" in refused.err) == (2, True)
+    rmq.json(*to_import, "--broker", "broker-a-2")
+    rows = rmq.json("sql", OFFSETS_OF_G)
+    assert {row["broker_name"]: row["next_offset"] for row in rows if row["queue_id"] == 0} == here
 
 
 def delayed(number: int, queue_offset: int) -> dict[str, Any]:

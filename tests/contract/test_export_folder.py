@@ -25,6 +25,7 @@ def export_of(offset: int) -> OffsetsExport:
         waiting_retries={},
         waiting_messages={},
         waiting_deleted={},
+        given_again={},
         waiting_levels=0,
         left_out={},
     )

@@ -274,6 +274,8 @@ def test_the_names_of_a_log_that_lost_its_end_are_handed_back_together(rmq: Rmq)
     name = ("--broker", "broker-a-2")
     rmq.json("cutover", *name, "--reason", "switched off")
     rmq.json("consume", "--group", "g")
+    refused = rmq(*BACK)
+    assert (refused.exit_code, "goes on as broker broker-a-2: use that name" in refused.err) == (2, True)
     assert rmq.json("hand-back", *name, "--reason", "the broker runs again")["groups"] == 1
     assert table_of(rmq) == {"T@g": {0: 5}}
     newer += [in_t(f"n{n:03}", n) for n in range(5, 8)]

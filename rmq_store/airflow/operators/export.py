@@ -65,6 +65,7 @@ class RmqExportOffsetsOperator(RmqOperator):
                             "waiting_messages": dict(export.waiting_messages),
                             "waiting_deleted": dict(export.waiting_deleted),
                             "waiting_levels": export.waiting_levels,
+                            "given_again": dict(export.given_again),
                             "left_out": {key: list(ids) for key, ids in export.left_out.items()},
                         }
                     )

@@ -35,7 +35,7 @@ from rmq_store.lake.broker.common_log import CommonLog, common_log, what_differs
 from rmq_store.lake.broker.import_part import OtherLog, begin_of
 from rmq_store.lake.read.message_search import quoted
 from rmq_store.lake.sql.sql import query
-from rmq_store.lake.table.imports import CONTINUES, last_import, next_name
+from rmq_store.lake.table.imports import CONTINUES, last_import, refuse_continued
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.message.message import MessageQueue
@@ -146,11 +146,7 @@ def log_cut(
 
 def refuse_closed(shard: Shard, broker_name: str) -> None:
     """Raises WrongUse when the broker was cut over, or its log is imported under another name now."""
-    if name := next_name(shard, broker_name):
-        raise WrongUse(
-            f"broker {broker_name} lost the end of its log, which goes on as broker {name}: use that name (--broker {name} "
-            f"--shard {shard.name})"
-        )
+    refuse_continued(shard, broker_name)
     if shard.positions().get(cutover_id(broker_name)):
         raise WrongUse(
             f"broker {broker_name} was cut over to shard {shard.name}: its files cannot be imported any more until "

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rmq_store.admin.delete_group import is_gone
 from rmq_store.broker_files.config_files import TOPIC_GROUP_SEPARATOR, DataVersion, OffsetTable, split_key
 from rmq_store.broker_files.consumer_offset_manager import Table, key_of
-from rmq_store.broker_files.log_names import LogNames, offset_at_broker
+from rmq_store.broker_files.log_names import LogNames, Stretch, given_again, offset_at_broker
 from rmq_store.broker_files.offsets_to_broker import (
     CONSUMER_OFFSETS,
     DELAY_OFFSETS,
@@ -20,15 +20,14 @@ from rmq_store.broker_files.offsets_to_broker import (
 from rmq_store.broker_files.queue_generations import Generations, QueueKey, WithoutEntries
 from rmq_store.commit.ctl import SCHEDULE_GROUP
 from rmq_store.commit.positions import PositionKind, Positions, cutover_id, del_id, group_of, off_id, queue_of
-from rmq_store.errors import WrongUse
 from rmq_store.lake.commit.cursor import refuse_rolled_back
 from rmq_store.lake.table.imports import (
     OFFSETS_FILE,
     generations,
     last_configs,
     names_of_log,
-    next_name,
     queues_without_entries,
+    refuse_continued,
 )
 from rmq_store.lake.table.shard import Shard
 from rmq_store.message.message import MessageQueue
@@ -50,6 +49,9 @@ class OffsetsExport:
     """Per ``topic@group``, messages in the lake's own queues of the topic; per topic where no group has an offset."""
     waiting_deleted: Mapping[str, int]
     """Per ``topic@group``, messages that the group has not consumed here and that the broker has deleted with their topic."""
+    given_again: Mapping[str, int]
+    """Per ``topic@group``, messages that the group has consumed here and that the broker gives it again: they are behind the
+    end that its log lost, the group has not consumed all before it, and the broker has one offset for both."""
     left_out: Mapping[str, tuple[int, ...]]
     """Per ``topic@group``, the ids of the queues in which the group has an offset here, and of which the newest import found no
     entry: their topic was deleted at the broker, or made again, or the copy was not whole. Where the broker has no message for
@@ -83,17 +85,14 @@ def export_offsets(shard: Shard, broker_name: str) -> OffsetsExport:
     """
     shard.refresh("commitlog", "consumequeue", "offsets")
     refuse_rolled_back(shard)
-    if name := next_name(shard, broker_name):
-        raise WrongUse(
-            f"broker {broker_name} lost the end of its log, which goes on as broker {name}: export the offsets of that name "
-            f"(--broker {name})"
-        )
+    refuse_continued(shard, broker_name)
     positions = shard.positions()
     deleted = positions.names(PositionKind.DELETED)
     gone = frozenset(group for group in deleted if is_gone(positions, group))
     stored = [(group_of(app_id), queue_of(app_id), offset) for app_id, offset in positions.of_kind(PositionKind.OFFSET)]
     names, queues = names_of_log(shard, broker_name), generations(shard, broker_name)
-    consumed = _in_log(names, [(group, q, offset) for group, q, offset in stored if group not in gone])
+    in_log = _InLog(names, queues.base)
+    consumed = in_log.at_broker([(group, q, offset) for group, q, offset in stored if group not in gone])
     newest = last_configs(shard, broker_name)
     empty = {one.key: one for one in queues_without_entries(newest)}
     is_cut_over = bool(positions.get(cutover_id(broker_name)))
@@ -110,16 +109,19 @@ def export_offsets(shard: Shard, broker_name: str) -> OffsetsExport:
     committed = [(group, q, max(offset - queues.base(q), 0)) for group, q, offset in known(consumed)]
     committed += [(group, q, 0) for group, q, _ in consumed if is_begun(q)]
     seen = [(one.group, one.queue, one.offset) for one in newest.observed] if newest else []
-    seen = _in_log(names, [one for one in seen if positions.get(del_id(one[0])) is None])
+    seen = in_log.at_broker([one for one in seen if positions.get(del_id(one[0])) is None])
     # A group that has none in the newest generation has none at the broker.
     observed = [(group, q, offset - queues.base(q)) for group, q, offset in known(seen) if offset >= queues.base(q)]
     exported = {(group, queue) for group, queue, _ in (*committed, *known(seen))}
     left_out = [one for one in (*consumed, *seen) if one[:2] not in exported]
     # Until the cut-over the broker owns its groups, also one that was deleted in the lake.
     deleted_at_broker = gone if is_cut_over else frozenset()
-    without = _left_out(left_out)
     offsets = KnownOffsets(
-        _groups(committed), _groups(observed), deleted_at_broker, of_broker=not is_cut_over, left_out=without
+        _groups(committed),
+        _groups(observed),
+        deleted_at_broker,
+        of_broker=not is_cut_over,
+        left_out=_queue_ids(left_out),
     )
     delays = KnownOffsets(_levels(committed), _levels(observed), never_back=True)
     return OffsetsExport(
@@ -129,7 +131,8 @@ def export_offsets(shard: Shard, broker_name: str) -> OffsetsExport:
         waiting_retries=_waiting_retries(shard, positions, gone),
         waiting_messages=_waiting_messages(shard, positions, offsets.table, stored, gone),
         waiting_deleted=_waiting_deleted(queues, empty, consumed),
-        left_out=without,
+        given_again=in_log.given_again(one for one in stored if one[0] not in gone),
+        left_out=_queue_ids(left_out),
         waiting_levels=_waiting_levels(positions, broker_name, queues, delays.table),
         form=LMQ_OFFSETS if newest and newest.parameter(OFFSETS_FILE) == LMQ_OFFSETS.name else CONSUMER_OFFSETS,
     )
@@ -139,18 +142,43 @@ _Stored = tuple[str, MessageQueue, int]
 """A group, a queue, and the next offset there."""
 
 
-def _in_log(names: LogNames, stored: Iterable[_Stored]) -> list[_Stored]:
-    """The offset in each queue of the broker's log, as one in the queue of its newest name."""
-    offsets: dict[tuple[str, str, int], dict[MessageQueue, int]] = defaultdict(dict)
-    for group, queue, offset in stored:
-        if queue.broker_name in names.names:
-            offsets[group, queue.topic, queue.queue_id][queue] = offset
-    in_log = []
-    for (group, topic, queue_id), by_queue in offsets.items():
-        next_offset = offset_at_broker(names.stretches(topic, queue_id), by_queue)
-        if next_offset is not None:
-            in_log.append((group, MessageQueue(topic, names.names[-1], queue_id), next_offset))
-    return in_log
+@dataclass(frozen=True, slots=True)
+class _InLog:
+    """The offsets in the queues of all names of a broker's log, as those of its groups at the broker."""
+
+    names: LogNames
+    base_of: Callable[[MessageQueue], int]
+    """Where the newest generation of a queue of the newest name begins."""
+
+    def at_broker(self, stored: Iterable[_Stored]) -> list[_Stored]:
+        """The offset in each queue, as one in the queue of the newest name. One in an older generation only where the group has
+        no other."""
+        at_broker = []
+        for group, stretches, offsets in self._by_queue(stored):
+            newest = stretches[-1].queue
+            for base in (self.base_of(newest), 0):
+                offset = offset_at_broker(stretches, offsets, base)
+                if offset is not None:
+                    at_broker.append((group, newest, offset))
+                    break
+        return at_broker
+
+    def given_again(self, stored: Iterable[_Stored]) -> dict[str, int]:
+        """Per ``topic@group``."""
+        counts: dict[str, int] = defaultdict(int)
+        for group, stretches, offsets in self._by_queue(stored):
+            newest = stretches[-1].queue
+            counts[key_of(newest.topic, group)] += given_again(stretches, offsets, self.base_of(newest))
+        return {key: count for key, count in sorted(counts.items()) if count}
+
+    def _by_queue(self, stored: Iterable[_Stored]) -> Iterator[tuple[str, list[Stretch], dict[MessageQueue, int]]]:
+        """The offsets of each group in the stretches of a queue."""
+        offsets: dict[tuple[str, str, int], dict[MessageQueue, int]] = defaultdict(dict)
+        for group, queue, offset in stored:
+            if queue.broker_name in self.names.names:
+                offsets[group, queue.topic, queue.queue_id][queue] = offset
+        for (group, topic, queue_id), by_queue in offsets.items():
+            yield group, self.names.stretches(topic, queue_id), by_queue
 
 
 def _groups(stored: Iterable[_Stored]) -> Table:
@@ -234,7 +262,7 @@ def _waiting_deleted(
     return {key: count for key, count in sorted(waiting.items()) if count}
 
 
-def _left_out(stored: Iterable[_Stored]) -> dict[str, tuple[int, ...]]:
+def _queue_ids(stored: Iterable[_Stored]) -> dict[str, tuple[int, ...]]:
     queue_ids: dict[str, set[int]] = defaultdict(set)
     for group, queue, _ in stored:
         queue_ids[key_of(queue.topic, group)].add(queue.queue_id)

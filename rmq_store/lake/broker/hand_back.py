@@ -34,7 +34,13 @@ from rmq_store.lake.broker.popped_messages import pop_topics as pop_topics_of
 from rmq_store.lake.commit.claim import claimed
 from rmq_store.lake.commit.commit import commit
 from rmq_store.lake.commit.dispatch import follow_up
-from rmq_store.lake.table.imports import handed_back, last_configs, names_of_log, parameters_of_next
+from rmq_store.lake.table.imports import (
+    handed_back,
+    last_configs,
+    names_of_log,
+    parameters_of_next,
+    refuse_continued,
+)
 from rmq_store.lake.table.shard import Shard
 from rmq_store.message.message_const import RETRY_GROUP_TOPIC_PREFIX, SCHEDULE_TOPIC
 from rmq_store.utils.host import Host
@@ -62,7 +68,7 @@ def hand_back(
 ) -> HandBackReport:
     """Give a broker's groups and delay levels back to it; the same request again answers with the report of the first time.
 
-    Raises WrongUse (no reason, not cut over), HeldByAnother, and the errors of ``commit``.
+    Raises WrongUse (no reason, not cut over, a name that another one continues), HeldByAnother, and the errors of ``commit``.
     """
     if not dry_run:
         need_reason("a hand-back", reason)
@@ -122,6 +128,7 @@ def _earlier(shard: Shard, broker_name: str, request_id: str) -> HandBackReport 
 
 
 def _refuse_not_cut_over(shard: Shard, broker_name: str) -> None:
+    refuse_continued(shard, broker_name)
     if not shard.positions().get(cutover_id(broker_name)):
         raise WrongUse(f"broker {broker_name} is not cut over to shard {shard.name}: it owns its groups")
 

@@ -10,11 +10,11 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from rmq_store.broker_files.log_names import LogNames, QueueCuts
+from rmq_store.broker_files.log_names import LogNames, QueueCuts, offsets_in_log
 from rmq_store.broker_files.queue_generations import Generations, WithoutEntries
 from rmq_store.commit.ctl import Action, Ctl, Observed
 from rmq_store.commit.positions import PositionKind, QueueRange, diverged_id, import_id
-from rmq_store.errors import BadData, StoreUnusable
+from rmq_store.errors import BadData, StoreUnusable, WrongUse
 from rmq_store.lake.table.import_parameters import IMPORTS, parameter_of_import
 from rmq_store.lake.table.shard import Shard
 from rmq_store.message.message import MessageQueue
@@ -129,17 +129,23 @@ def queues_without_entries(newest: Ctl | None) -> tuple[WithoutEntries, ...]:
     return tuple(WithoutEntries(*row) for row in rows or ())
 
 
-def in_newest_generation(shards: Iterable[Shard], offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
-    """A broker's offsets of queues as those of the shards that have imported the queues. A queue of which the newest import
-    found no entry is left out: it may have begun again, at a base that is not known yet."""
+def offsets_here(shards: Iterable[Shard], group: str, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+    """A group's offsets at brokers as those in the queues of the shards that have imported them, of all names of a log. A queue
+    of which the newest import found no entry is left out: it may have begun again, at a base that is not known yet.
+
+    Raises WrongUse for a name whose log another one continues."""
     here = dict(offsets)
     for shard in shards:
-        imported = shard.positions().names(PositionKind.IMPORT)
-        for broker_name in imported & {queue.broker_name for queue in offsets}:
-            queues = generations(shard, broker_name)
-            here |= {q: offset + queues.base(q) for q, offset in offsets.items() if q.broker_name == broker_name}
-            for empty in queues_without_entries(last_configs(shard, broker_name)):
-                here.pop(MessageQueue(empty.topic, broker_name, empty.queue_id), None)
+        positions = shard.positions()
+        for broker_name in positions.names(PositionKind.IMPORT) & {queue.broker_name for queue in offsets}:
+            refuse_continued(shard, broker_name)
+            names, queues = names_of_log(shard, broker_name), generations(shard, broker_name)
+            empty = {one.key for one in queues_without_entries(last_configs(shard, broker_name))}
+            before = positions.offsets_of(group)
+            for queue in [queue for queue in offsets if queue.broker_name == broker_name]:
+                offset = here.pop(queue) + queues.base(queue)
+                if (queue.topic, queue.queue_id) not in empty:
+                    here |= offsets_in_log(names.stretches(queue.topic, queue.queue_id), offset, before)
     return here
 
 
@@ -204,6 +210,15 @@ def next_name(shard: Shard, broker_name: str) -> str | None:
         f"{diverged_id(broker_name)} was continued: the position, a record or another position was changed or removed. Restore "
         "the shard from a backup"
     )
+
+
+def refuse_continued(shard: Shard, broker_name: str) -> None:
+    """Raises WrongUse when another broker name continues the log of this one: whoever means the log means that name."""
+    if name := next_name(shard, broker_name):
+        raise WrongUse(
+            f"broker {broker_name} lost the end of its log, which goes on as broker {name}: use that name (--broker {name} "
+            f"--shard {shard.name})"
+        )
 
 
 def observed(shard: Shard) -> list[Observed]:
