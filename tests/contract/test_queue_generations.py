@@ -13,8 +13,12 @@ import pytest
 
 from rmq_store.broker_files.commit_log_file import list_commit_log, read_log
 from rmq_store.broker_files.file_source import LocalFileSource
+from rmq_store.broker_files.offsets_to_broker import How
 from rmq_store.lake.broker import import_part
+from rmq_store.lake.broker.export import export_offsets
 from rmq_store.lake.commit import commit as committing
+from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.store import LakeStore
 from rmq_store.log.consume_queue import FILLER, UNIT_BYTES, entry_of
 from rmq_store.log.record import BLANK_MAGIC, Record
 from rmq_store.log.record_encoder import encode, new_record
@@ -625,6 +629,19 @@ def test_a_queue_that_has_no_message_yet_keeps_its_groups_offset(
     broker.rmq.json("cutover", "--broker", "broker-a", "--reason", "switched off")
     broker.rmq.json("consume", "--group", "g")
     assert broker.consumed() == ["a003", "a004"]
+
+
+def test_a_file_that_follows_the_broker_loses_an_offset_of_a_deleted_generation(broker: Broker) -> None:
+    """The topic was made again between two imports, so none of them has seen its queue without a message."""
+    broker.sends(*sent("a", 0, 5))
+    broker.imported(offsets={"T@g": 3})
+    broker.deletes_topic()
+    broker.sends(*sent("b", 0, 2))
+    broker.imported(offsets={})
+    (shard,) = LakeStore.open(Root.parse(str(broker.rmq.root))).shards()
+    exported = export_offsets(shard, "broker-a")
+    assert (exported.offsets.table, exported.left_out) == ({}, {})
+    assert exported.offsets.merged_into({"T@g": {0: 3}, "U@g": {0: 1}}, How.UPDATE) == {"T@g": {}, "U@g": {0: 1}}
 
 
 HANDED_BACK = ("hand-back", "--broker", "broker-a", "--reason", "it runs again")

@@ -112,8 +112,9 @@ def export_offsets(shard: Shard, broker_name: str) -> OffsetsExport:
     seen = in_log.at_broker([one for one in seen if positions.get(del_id(one[0])) is None])
     # A group that has none in the newest generation has none at the broker.
     observed = [(group, q, offset - queues.base(q)) for group, q, offset in known(seen) if offset >= queues.base(q)]
-    exported = {(group, queue) for group, queue, _ in (*committed, *known(seen))}
-    left_out = [one for one in (*consumed, *seen) if one[:2] not in exported]
+    exported = {(group, queue) for group, queue, _ in (*committed, *observed)}
+    deleted_offsets = [one for one in (*consumed, *seen) if one[:2] not in exported]
+    left_out = [one for one in deleted_offsets if (one[1].topic, one[1].queue_id) in empty]
     # Until the cut-over the broker owns its groups, also one that was deleted in the lake.
     deleted_at_broker = gone if is_cut_over else frozenset()
     offsets = KnownOffsets(
@@ -121,7 +122,7 @@ def export_offsets(shard: Shard, broker_name: str) -> OffsetsExport:
         _groups(observed),
         deleted_at_broker,
         of_broker=not is_cut_over,
-        left_out=_queue_ids(left_out),
+        left_out=_queue_ids(deleted_offsets),
     )
     delays = KnownOffsets(_levels(committed), _levels(observed), never_back=True)
     return OffsetsExport(
