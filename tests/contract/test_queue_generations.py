@@ -700,6 +700,20 @@ def test_an_offset_of_a_queue_that_the_brokers_retention_removed_is_not_one_of_t
     assert broker.consumed() == bodies_of("b", 0, 7)
 
 
+@pytest.mark.parametrize("offsets", [{"T@g": 2}, {}])
+def test_the_entries_of_messages_that_the_brokers_retention_removed_are_not_ahead_of_the_log(
+    broker: Broker, offsets: dict[str, int]
+) -> None:
+    """The queue goes on at the broker, so the group was reset there, or its offsets were deleted."""
+    files = configs_of(with_queues(log_of(broker.folder, sent("a", 0, 5), sent("u", 0, 2, "U")), 0), {"T@g": 5})
+    broker.rmq.json("import-store", str(files), "--broker", "broker-a")
+    (files / "commitlog" / f"{0:020}").unlink()
+    shutil.rmtree(files / "config")
+    broker.rmq.json("import-store", str(configs_of(files, offsets)), "--broker", "broker-a")
+    answer = broker.rmq.json("offsets", "export", "--broker", "broker-a")
+    assert (answer["left_out"], table_of(broker.rmq, "broker-a")) == ({}, {key: {0: at} for key, at in offsets.items()})
+
+
 def test_a_copy_without_consume_queues_makes_no_queue_alive_that_had_no_entry(broker: Broker) -> None:
     """Its offset would be one of the next generation there."""
     broker.sends(*sent("a", 0, 5), *sent("u", 0, 1, "U"))
@@ -732,27 +746,39 @@ def test_where_a_copy_has_no_consume_queues_an_offset_that_is_gone_is_not_export
     assert broker.consumed() == ["a003", "a004"]
 
 
-def test_a_queue_whose_only_entries_are_ahead_of_the_log_has_none(broker: Broker) -> None:
-    """As in a copy of a running broker, or after a power failure: the message is still to come."""
+@pytest.mark.parametrize(
+    ("count", "offsets", "older"),
+    [(1, {"T@g": 0}, 0), (5, {"T@g": 0}, 0), (5, {"T@g": 0}, 2), (5, {}, 0), (5, {}, 2)],
+)
+def test_a_queue_whose_only_entries_are_ahead_of_the_log_has_none(
+    broker: Broker, count: int, offsets: dict[str, int], older: int
+) -> None:
+    """As in a copy of a running broker, or after a power failure: the messages are still to come. Also where they are as many
+    as the queue had before the delete. ``older``: the messages of a generation before."""
+    if older:
+        broker.sends(*sent("o", 0, older))
+        broker.imported()
+        broker.deletes_topic()
     broker.sends(*sent("a", 0, 5), *sent("u", 0, 1, "U"))
     broker.imported(offsets={"T@g": 3})
     broker.deletes_topic()
-    broker.sends(*sent("u", 1, 2, "U"), *sent("b", 0, 1))
-    broker.files({"T@g": 0})
+    messages = sent("b", 0, count)
+    broker.sends(*sent("u", 1, 2, "U"), *messages)
+    broker.files()
     entries = broker.folder / "consumequeue"
     kept = broker.rmq.folder / "kept"
     entries.rename(kept)
-    message = broker.messages.pop()
-    files = Path(broker.files({"T@g": 0}))
+    del broker.messages[-count:]
+    files = Path(broker.files(offsets))
     shutil.rmtree(entries)
     kept.rename(entries)
     broker.rmq.json("import-store", str(files), "--broker", "broker-a")
     assert broker.rmq.json("offsets", "export", "--broker", "broker-a")["left_out"] == {"T@g": [0]}
-    broker.sends(message)
-    broker.imported(offsets={"T@g": 0})
+    broker.sends(*messages)
+    broker.imported(offsets=offsets)
     broker.rmq.json(*CUT_OVER)
     broker.rmq.json("consume", "--group", "g")
-    assert broker.consumed() == ["a003", "a004", "b000"]
+    assert broker.consumed() == ["a003", "a004", *bodies_of("b", 0, count)]
 
 
 def test_a_merge_raises_no_offset_of_a_broker_that_owns_its_groups(broker: Broker) -> None:

@@ -324,8 +324,9 @@ class _Import:
             names = names_of_log(self.shard, cut.broker_name).continued_by(cut.name, cut.by_queue)
         handed = handed_offsets(self.shard, name)
         has_messages = {q: end for q, end in ends.items() if q.broker_name == name and end > generations.base(q)}
+        vanished, lower = _vanished(earlier, handed, configs), _lower(earlier, generations, configs)
         empty = without_entries(
-            partial(self._has_entries, generations, ends, _vanished(earlier, handed, configs)),
+            partial(self._has_entries, generations, ends, vanished, lower),
             configs.topics,
             self.broker.log.files[0].start_offset,
             has_messages,
@@ -355,19 +356,26 @@ class _Import:
         generations: Generations,
         ends: Mapping[MessageQueue, int],
         vanished: Collection[QueueKey],
+        lower: Collection[QueueKey],
         queue: MessageQueue,
     ) -> bool | None:
         """As ``without_entries`` takes it: by the consume queues, which a copy of the broker's store may lack. Then a queue
-        whose offset has ``vanished`` counts as one without entries: an export would give the broker that offset again."""
+        whose offset has ``vanished`` counts as one without entries: an export would give the broker that offset again.
+
+        Entries may be ahead of the log. They are compared with it where they are not as many as the messages here, and in
+        ``lower``, where the old offset of a group would be dropped: elsewhere it would cost a read for each queue.
+        """
         key = (queue.topic, queue.queue_id)
         if not self.broker.queues:
             return False if key in vanished else None
         files = self.broker.queues.get(key)
         if files is None:
             return key in self.broker.batch_queues
-        written = files.written()
-        if written.stop + generations.base(queue) != ends[queue]:  # they may be ahead of the log
-            written = newest_entries(self.broker.files, files, self.broker.log.files[0].size_bytes).written
+        written, log = files.written(), self.broker.log.files[0]
+        may_be_ahead = key in lower or written.stop + generations.base(queue) != ends[queue]
+        # Not those of messages that retention has removed.
+        if written and may_be_ahead and files.entry(written[-1]).commit_log_offset >= log.start_offset:
+            written = newest_entries(self.broker.files, files, log.size_bytes).written
         return bool(written)
 
     def _job(self, generations: Generations) -> ImportJob:
@@ -417,6 +425,21 @@ def _parts(shard: Shard, request: ImportRequest) -> list[Ctl]:
         recorded = {"broker_name": ctl.parameter("broker_name")}
         refuse_other_request(request.request_id, recorded, {"broker_name": request.broker_name})
     return ctls
+
+
+def _lower(earlier: Iterable[Observed], generations: Generations, configs: BrokerConfigs) -> set[QueueKey]:
+    """The queues in which the broker's file has a lower offset of a group than before, or none any more: after a reset or a
+    delete of the group's offsets, or since the topic was deleted and made again. An offset of an older generation does not
+    count where it is gone: it is kept."""
+    if not configs.has_groups:
+        return set()
+    at_broker = {(one.group, one.queue.topic, one.queue.queue_id): one.offset for one in configs.observed}
+
+    def is_lower(one: Observed) -> bool:
+        base, now = generations.base(one.queue), at_broker.get((one.group, one.queue.topic, one.queue.queue_id))
+        return not 0 < base >= one.offset if now is None else base + now < one.offset
+
+    return {(one.queue.topic, one.queue.queue_id) for one in earlier if one.group != SCHEDULE_GROUP and is_lower(one)}
 
 
 def _vanished(earlier: Iterable[Observed], handed: Handed, configs: BrokerConfigs) -> set[QueueKey]:
