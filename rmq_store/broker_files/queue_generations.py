@@ -150,6 +150,7 @@ def observed_here(
     copy without it, nothing says that an offset is gone.
     """
     before = {(one.group, one.queue): one for one in earlier}
+    in_files = {(one.group, one.queue.topic, one.queue.queue_id): one.offset for one in broker.newest}
     at_broker, left_over = [], set()
     for one in broker.newest:
         stretches = names.stretches(one.queue.topic, one.queue.queue_id)
@@ -173,8 +174,9 @@ def observed_here(
         elif one.group == SCHEDULE_GROUP:
             is_kept = one.offset > now.offset
         else:
-            # A queue without messages has no reset. Where the copy may not be whole, only offset 0 is one of such a queue.
-            is_empty = queue is not None and (queue.is_gone or now.offset == generations.base(one.queue))
+            # A queue without messages has no reset. Where the copy may not be whole, only offset 0 in the file is one of such a
+            # queue. Here it may be the cut, with which the queue of a newer name begins.
+            is_empty = queue is not None and (queue.is_gone or in_files.get((one.group, *queue.key)) == 0)
             is_kept = one.offset > now.offset and is_empty
         if is_kept:
             observed[key] = one

@@ -213,6 +213,22 @@ def test_a_group_that_is_in_an_older_generation_stays_there_in_a_log_with_two_na
     assert tuple(one.offset for one in seen) == observed
 
 
+@pytest.mark.parametrize(
+    ("now", "is_gone", "observed"), [(0, False, (3, 7)), (0, True, (3, 7)), (2, False, (3, 3)), (2, True, (3, 7))]
+)
+def test_a_queue_that_was_made_again_lowers_no_offset_under_any_name(
+    now: int, is_gone: bool, observed: tuple[int, int]
+) -> None:
+    """The log was cut at offset 3. A whole copy has offset 0 of a queue without messages; 2 is a reset there, to before the
+    cut."""
+    names = LogNames(("a", "b"), ({("U", 0): 3},))
+    newer = MessageQueue("U", "b", 0)
+    earlier = (Observed("g", OTHER, 3), Observed("g", newer, 7))
+    broker = at_broker((Observed("g", newer, now),), ("U",), (empty(is_gone=is_gone),))
+    seen = observed_here(names, Generations(), broker, {newer: 7}, earlier)
+    assert tuple(one.offset for one in seen) == observed
+
+
 @pytest.mark.parametrize(("offset", "observed"), [(7, 14), (8, 20)])
 def test_an_offset_beyond_the_end_that_an_older_generation_can_have_is_its_own(offset: int, observed: int) -> None:
     """The older one had 7 messages, of the newest one the group has consumed 2 of 5."""
