@@ -55,6 +55,10 @@ class LogNames:
             end = cut
         return stretches
 
+    def queue_at(self, topic: str, queue_id: int, offset: int) -> MessageQueue:
+        """The queue of the lake that has the broker's message at this offset."""
+        return next(one.queue for one in reversed(self.stretches(topic, queue_id)) if one.begin <= offset)
+
 
 def observed_in_log(
     names: LogNames,

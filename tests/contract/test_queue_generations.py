@@ -644,15 +644,14 @@ def test_a_file_that_follows_the_broker_loses_an_offset_of_a_deleted_generation(
     assert exported.offsets.merged_into({"T@g": {0: 3}, "U@g": {0: 1}}, How.UPDATE) == {"T@g": {}, "U@g": {0: 1}}
 
 
-HANDED_BACK = ("hand-back", "--broker", "broker-a", "--reason", "it runs again")
 CUT_OVER = ("cutover", "--broker", "broker-a", "--reason", "switched off")
 
 
-def handed_back(broker: Broker, files: Path) -> dict[str, Any]:
+def handed_back(broker: Broker, files: Path, name: str = "broker-a") -> dict[str, Any]:
     """The broker owns its groups again, and has the exported offsets. Returns what the export said."""
     file = files / "config" / "consumerOffset.json"
-    answer: dict[str, Any] = broker.rmq.json("offsets", "export", "--broker", "broker-a", "--merge", str(file))
-    broker.rmq.json(*HANDED_BACK)
+    answer: dict[str, Any] = broker.rmq.json("offsets", "export", "--broker", name, "--merge", str(file))
+    broker.rmq.json("hand-back", "--broker", name, "--reason", "it runs again")
     return answer
 
 
@@ -672,30 +671,39 @@ def test_a_hand_back_leaves_no_message_of_the_old_generation_out(broker: Broker)
     assert broker.consumed() == ["a002", "a003", "a004", *bodies_of("b", 0, 3)]
 
 
+@pytest.mark.parametrize("name", ["broker-a", "broker-a-2"])
 def test_an_offset_of_a_queue_that_the_brokers_retention_removed_is_not_one_of_the_next_generation(
-    broker: Broker,
+    broker: Broker, name: str
 ) -> None:
-    """The broker removes a queue all of whose messages it has removed, and not the offsets of its groups."""
-    first, second = sent("a", 0, 5), sent("u", 0, 2, "U")
-    files = configs_of(with_queues(log_of(broker.folder, first, second), 0), {"T@g": 5})
+    """The broker removes a queue all of whose messages it has removed, and not the offsets of its groups. ``broker-a-2``
+    continues the log after these messages."""
+    of_name = ("--broker", name)
+    first, second, lost = sent("a", 0, 5), sent("u", 0, 2, "U"), sent("l", 2, 3, "U") * (name != "broker-a")
+    files = configs_of(with_queues(log_of(broker.folder, first, (*second, *lost)), 0), {"T@g": 5})
     broker.rmq.json("import-store", str(files), "--broker", "broker-a")
+    if lost:
+        second += sent("n", 2, 3, "U")
+        files = configs_of(with_queues(log_of(broker.folder, first, second), 0), {"T@g": 5})
+        broker.rmq.json("import-store", str(files), "--broker", "broker-a", *CONTINUE)
 
     def trimmed(*messages: dict[str, Any]) -> Path:
         log_of(broker.folder, first, (*second, *messages))
         (broker.folder / "commitlog" / f"{0:020}").unlink()
         return with_queues(broker.folder, 0)
 
+    def cut_over() -> None:
+        broker.rmq.json("import-store", str(files), *of_name, "--shard", "broker-a")
+        broker.rmq.json("cutover", *of_name, "--reason", "switched off")
+
     configs_of(trimmed(), {"T@g": 5})
-    broker.rmq.json("import-store", str(files), "--broker", "broker-a")
-    broker.rmq.json(*CUT_OVER)
-    answer = handed_back(broker, files)
+    cut_over()
+    answer = handed_back(broker, files, name)
     assert (answer["left_out"], answer["lowered"]) == ({}, 1)
     offsets = (files / "config" / "consumerOffset.json").read_text()
     trimmed(*sent("b", 0, 7))
     configs_of(files, {})
     (files / "config" / "consumerOffset.json").write_text(offsets)
-    broker.rmq.json("import-store", str(files), "--broker", "broker-a")
-    broker.rmq.json(*CUT_OVER)
+    cut_over()
     broker.rmq.json("consume", "--group", "g")
     assert broker.consumed() == bodies_of("b", 0, 7)
 

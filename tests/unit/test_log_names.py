@@ -38,6 +38,14 @@ def test_each_offset_of_the_broker_is_in_the_queue_of_one_name(queue_id: int, st
 
 
 @pytest.mark.parametrize(
+    ("queue_id", "offset", "name"),
+    [(0, 4, "a"), (0, 5, "a-2"), (0, 8, "a-3"), (1, 0, "a-2"), (2, 2, "a-2"), (3, 0, "a-3")],
+)
+def test_the_message_at_an_offset_is_in_the_queue_of_one_name(queue_id: int, offset: int, name: str) -> None:
+    assert TWICE.queue_at("T", queue_id, offset) == queue(name, queue_id)
+
+
+@pytest.mark.parametrize(
     ("before", "now", "old", "new"),
     [
         (None, 3, 3, 5),  # before the cut

@@ -18,6 +18,7 @@ from rmq_store.broker_files.commit_log_file import list_commit_log
 from rmq_store.broker_files.consume_queue_file import ConsumeQueueFiles, list_consume_queues
 from rmq_store.broker_files.file_source import FileSource
 from rmq_store.broker_files.limits import MOST_CONFIG_BYTES, MOST_QUEUES
+from rmq_store.broker_files.log_names import LogNames
 from rmq_store.broker_files.mapped_file_queue import MappedFileQueue
 from rmq_store.broker_files.queue_generations import AtBroker, Generations, QueueKey, observed_here, without_entries
 from rmq_store.broker_files.rocks_db import refuse_rocksdb
@@ -330,7 +331,7 @@ class _Import:
             configs.topics,
             self.broker.log.files[0].start_offset,
             has_messages,
-            partial(_places, self.shard),
+            partial(_places, self.shard, names),
             queues_without_entries(recorded),
         )
         at_broker = AtBroker(
@@ -452,9 +453,12 @@ def _vanished(earlier: Iterable[Observed], handed: Handed, configs: BrokerConfig
     return {(topic, queue_id) for _, topic, queue_id in had}
 
 
-def _places(shard: Shard, offsets: Mapping[MessageQueue, int]) -> Mapping[MessageQueue, int]:
-    """As ``log_places``; none where the tables that have the segments cannot be read, which an import does not need."""
+def _places(shard: Shard, names: LogNames, offsets: Mapping[MessageQueue, int]) -> Mapping[MessageQueue, int]:
+    """As ``log_places``, of the broker's messages, which the queue of an older name of the log may have. None where the tables
+    that have the segments cannot be read, which an import does not need."""
+    kept_in = {queue: names.queue_at(queue.topic, queue.queue_id, offset) for queue, offset in offsets.items()}
     try:
-        return log_places(shard, offsets)
+        places = log_places(shard, {kept_in[queue]: offset for queue, offset in offsets.items()})
     except RmqError:
         return {}
+    return {queue: places[kept] for queue, kept in kept_in.items() if kept in places}
