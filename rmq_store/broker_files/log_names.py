@@ -123,12 +123,15 @@ def offsets_in_log(
 
 def offset_at_broker(stretches: Sequence[Stretch], offsets: Mapping[MessageQueue, int], base: int = 0) -> int | None:
     """The broker's offset of a queue for a group with these ``offsets`` in the queues of its stretches: the first message that
-    it has not consumed and that the broker has. ``base``: where the newest generation begins. None where no offset of the group
-    says it."""
+    it has not consumed and that the broker has. A group that is past a cut begins the queue of the next name there. ``base``:
+    where the newest generation begins. None where no offset of the group says it."""
+    begun: int | None = None
     for stretch in stretches:
-        offset = offsets.get(stretch.queue)
-        if offset is not None and not stretch.is_before(base) and (stretch.end is None or offset < stretch.end):
+        offset = offsets.get(stretch.queue, begun)
+        is_in_stretch = offset is not None and (stretch.end is None or offset < stretch.end)
+        if is_in_stretch and not stretch.is_before(base):
             return offset
+        begun = None if offset is None or is_in_stretch else stretch.end
     return None
 
 

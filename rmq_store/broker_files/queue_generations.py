@@ -156,11 +156,11 @@ def observed_here(
         stretches = names.stretches(one.queue.topic, one.queue.queue_id)
         recorded = [known for stretch in stretches if (known := before.get((one.group, stretch.queue)))]
         last_offset = offset_at_broker(stretches, {known.queue: known.offset for known in recorded})
-        here = Observed(one.group, one.queue, generations.base(one.queue) + one.offset)
-        if _is_left_over(generations, ends, last_offset, here):
+        offset = _offset_here(generations, ends, last_offset, one)
+        if offset is None:
             left_over |= {(one.group, known.queue) for known in recorded}
         else:
-            at_broker.append(here)
+            at_broker.append(Observed(one.group, one.queue, offset))
     observed = {
         (one.group, one.queue): one for one in observed_in_log(names, before.values(), at_broker, generations.base)
     }
@@ -183,21 +183,26 @@ def observed_here(
     return tuple(sorted(observed.values(), key=lambda one: (one.group, one.queue)))
 
 
-def _is_left_over(
-    generations: Generations, ends: Mapping[MessageQueue, int], recorded: int | None, here: Observed
-) -> bool:
-    """Whether an offset in the broker's file says nothing of the newest generation. ``recorded``: what the group had before.
+def _offset_here(
+    generations: Generations, ends: Mapping[MessageQueue, int], recorded: int | None, one: Observed
+) -> int | None:
+    """The lake's offset of one in the broker's file. None: it is left over, and says nothing of the newest generation.
 
-    Beyond the end it is that of an older generation: where the group was there, and where that one had as many messages. An
-    offset 0 is what an export has for a group that is still in an older one.
+    ``recorded``: what the group had before, as a lake offset. Beyond the end it is that of an older generation: where the group
+    was there, and where that one had as many messages. A group that had none before has consumed so many of the generation
+    before the newest one, or all of them: if the log has lost its end instead, it reads messages again and passes over none.
+    An offset 0 is what an export has for a group that is still in an older generation.
     """
-    *older, base = (0, *generations.bases.get((here.queue.topic, here.queue.queue_id), ()))
-    if recorded is None or not older:
-        return False
-    is_beyond, is_in_older = here.offset > ends.get(here.queue, here.offset), recorded <= base
-    if is_beyond:
-        return is_in_older or here.offset - base <= base - older[-1]
-    return is_in_older and here.offset == base
+    *older, base = (0, *generations.bases.get((one.queue.topic, one.queue.queue_id), ()))
+    here = base + one.offset
+    if not older:
+        return here
+    is_beyond = here > ends.get(one.queue, here)
+    if recorded is None:
+        return min(older[-1] + one.offset, base) if is_beyond else here
+    is_in_older = recorded <= base
+    is_left_over = is_in_older or one.offset <= base - older[-1] if is_beyond else is_in_older and not one.offset
+    return None if is_left_over else here
 
 
 def _is_older(generations: Generations, broker: AtBroker, seen: Observed) -> bool:

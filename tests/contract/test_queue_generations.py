@@ -588,9 +588,13 @@ def test_a_group_of_the_broker_begins_where_the_broker_has_it(
     assert broker.rmq.json("audit")["audit"] == []
 
 
-def test_an_offset_that_a_broker_of_version_4_left_in_its_file_is_one_of_the_deleted_topic(broker: Broker) -> None:
+@pytest.mark.parametrize("before", [{"T@g": 3}, {}])
+def test_an_offset_that_a_broker_of_version_4_left_in_its_file_is_one_of_the_deleted_topic(
+    broker: Broker, before: dict[str, int]
+) -> None:
+    """Also where no import has seen the group before."""
     broker.sends(*sent("a", 0, 5))
-    broker.imported(offsets={"T@g": 3})
+    broker.imported(offsets=before)
     broker.deletes_topic()
     broker.sends(*sent("b", 0, 2))
     broker.imported(offsets={"T@g": 3})

@@ -75,7 +75,8 @@ def test_a_log_with_one_name_is_observed_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "offset"), [(3, 5, 3), (3, 9, 3), (5, 5, 5), (7, 6, 6), (3, None, 3), (5, None, None), (None, 6, 6)]
+    ("old", "new", "offset"),
+    [(3, 5, 3), (3, 9, 3), (5, 5, 5), (7, 6, 6), (3, None, 3), (7, None, 5), (None, 6, 6), (None, None, None)],
 )
 def test_the_offset_at_the_broker_is_before_what_the_group_has_not_consumed(
     old: int | None, new: int | None, offset: int | None

@@ -229,12 +229,42 @@ def test_a_queue_that_was_made_again_lowers_no_offset_under_any_name(
     assert tuple(one.offset for one in seen) == observed
 
 
-@pytest.mark.parametrize(("offset", "observed"), [(7, 14), (8, 20)])
-def test_an_offset_beyond_the_end_that_an_older_generation_can_have_is_its_own(offset: int, observed: int) -> None:
-    """The older one had 7 messages, of the newest one the group has consumed 2 of 5."""
-    newest = at_broker((Observed("g", QUEUE, offset),), ("T",))
-    (seen,) = observed_here(ONE_NAME, TWICE, newest, {QUEUE: 17}, (Observed("g", QUEUE, 14),))
+@pytest.mark.parametrize(
+    ("before", "now", "observed"),
+    [
+        (14, 7, 14),  # the group has consumed 2 of 5
+        (14, 8, 20),
+        # It is seen for the first time.
+        (None, 5, 17),
+        (None, 6, 11),
+        (None, 7, 12),
+        (None, 8, 12),  # also messages that no import has seen, or this log lost its end
+    ],
+)
+def test_an_offset_beyond_the_end_that_an_older_generation_can_have_is_its_own(
+    before: int | None, now: int, observed: int
+) -> None:
+    """The older one had 7 messages, the newest one has 5."""
+    newest = at_broker((Observed("g", QUEUE, now),), ("T",))
+    earlier = [] if before is None else [Observed("g", QUEUE, before)]
+    (seen,) = observed_here(ONE_NAME, TWICE, newest, {QUEUE: 17}, earlier)
     assert seen.offset == observed
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "observed"),
+    [(7, 7, (7, 7)), (9, 7, (9, 7)), (5, 7, (5, 7)), (None, 7, (7, 7)), (None, 5, (5, 7))],
+)
+def test_a_left_over_offset_is_known_by_the_import_that_continues_a_log(
+    before: int | None, now: int, observed: tuple[int, int]
+) -> None:
+    """The log was cut at offset 7. Then the topic was deleted, made again, and had 2 messages."""
+    names = LogNames(("a", "b"), ({("T", 0): 7},))
+    newer = MessageQueue("T", "b", 0)
+    earlier = [] if before is None else [Observed("g", QUEUE, before)]
+    broker = at_broker((Observed("g", newer, now),), ("T",))
+    seen = observed_here(names, Generations({("T", 0): (7,)}), broker, {newer: 9}, earlier)
+    assert tuple(one.offset for one in seen) == observed
 
 
 def test_a_delay_level_never_falls_under_any_name() -> None:
