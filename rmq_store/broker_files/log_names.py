@@ -57,7 +57,8 @@ class LogNames:
 
     def queue_at(self, topic: str, queue_id: int, offset: int) -> MessageQueue:
         """The queue of the lake that has the broker's message at this offset."""
-        return next(one.queue for one in reversed(self.stretches(topic, queue_id)) if one.begin <= offset)
+        first, *others = self.stretches(topic, queue_id)
+        return next((one.queue for one in reversed(others) if one.begin <= offset), first.queue)
 
 
 def observed_in_log(

@@ -296,12 +296,15 @@ def test_what_was_handed_back_counts_under_the_name_that_continues_the_log(cut_o
     cut_over.json(*BACK)
     newer = [*FIRST[:3], in_t("n002", 2)]
     continued = ("--continue-as", "broker-a-2", "--reason", "the disk was replaced")
-    cut_over.json("import-store", broker_files(cut_over, newer, 1, 0), *BROKER, *continued)
-    files = broker_files(cut_over, [*newer, in_t("n003", 3)], 1, 0)
-    (Path(files) / "config" / "consumerOffset.json").write_text('{"offsetTable":{}}')
     name = ("--broker", "broker-a-2")
-    report = cut_over.json("import-store", files, *name, "--shard", "broker-a")
-    assert any("handed back: g." in note for note in report["notes"])
+    for messages, options in (
+        (newer, (*BROKER, *continued)),
+        ([*newer, in_t("n003", 3)], (*name, "--shard", "broker-a")),
+    ):
+        files = broker_files(cut_over, messages, 1, 0)
+        (Path(files) / "config" / "consumerOffset.json").write_text('{"offsetTable":{}}')
+        report = cut_over.json("import-store", files, *options)
+        assert any("handed back: g." in note for note in report["notes"])
     done = cut_over.json("cutover", *name, "--reason", "switched off")
     assert (done["waiting"], done["notes"]) == (0, [])
     cut_over.json("consume", "--group", "g")

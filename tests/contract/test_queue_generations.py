@@ -915,6 +915,20 @@ def test_a_log_that_lost_its_end_goes_on_in_the_generation_that_the_broker_has(
     assert broker.rmq.json("audit")["audit"] == []
 
 
+def test_a_queue_that_had_no_entry_before_the_log_lost_its_end_is_not_one_now(broker: Broker) -> None:
+    """The broker that deleted the topic was restored from a backup. It has as many other messages, and the copy no entries."""
+    broker.sends(*sent("a", 0, 5))
+    broker.imported(offsets={"T@g": 5})
+    broker.deletes_topic()
+    broker.imported(offsets={}, topics=("U",))
+    broker.messages, broker.deleted = [*sent("a", 0, 3), *sent("n", 3, 5)], 0
+    files = Path(broker.files({"T@g": 4}))
+    shutil.rmtree(files / "consumequeue")
+    broker.rmq.json("import-store", str(files), "--broker", "broker-a", *CONTINUE)
+    assert broker.rmq.json("offsets", "export", "--broker", "broker-a-2")["left_out"] == {}
+    assert table_of(broker.rmq) == {"T@g": {0: 4}}
+
+
 @pytest.mark.parametrize("more", [0, 1])
 def test_a_log_that_lost_a_delete_with_its_end_is_not_continued_without_the_messages(broker: Broker, more: int) -> None:
     """They are alive at the broker again, and have no queue offset here. Elsewhere a delete before the cut stays one."""

@@ -20,7 +20,14 @@ from rmq_store.broker_files.file_source import FileSource
 from rmq_store.broker_files.limits import MOST_CONFIG_BYTES, MOST_QUEUES
 from rmq_store.broker_files.log_names import LogNames
 from rmq_store.broker_files.mapped_file_queue import MappedFileQueue
-from rmq_store.broker_files.queue_generations import AtBroker, Generations, QueueKey, observed_here, without_entries
+from rmq_store.broker_files.queue_generations import (
+    AtBroker,
+    Generations,
+    QueueKey,
+    WithoutEntries,
+    observed_here,
+    without_entries,
+)
 from rmq_store.broker_files.rocks_db import refuse_rocksdb
 from rmq_store.commit.claim import Wish
 from rmq_store.commit.ctl import SCHEDULE_GROUP, Action, Ctl, Observed, is_born_here
@@ -319,11 +326,10 @@ class _Import:
         """Those of the files, with the offsets of the groups in the queues of all names of the log. ``earlier``: what
         ``recorded`` has of them."""
         name, configs = self.request.broker_name, self.broker.configs
-        if cut is None:
-            names = names_of_log(self.shard, name)
-        else:
-            names = names_of_log(self.shard, cut.broker_name).continued_by(cut.name, cut.by_queue)
-        handed = handed_offsets(self.shard, name)
+        imported = name if cut is None else cut.broker_name
+        names, handed = names_of_log(self.shard, imported), handed_offsets(self.shard, imported)
+        if cut is not None:
+            names = names.continued_by(cut.name, cut.by_queue)
         has_messages = {q: end for q, end in ends.items() if q.broker_name == name and end > generations.base(q)}
         vanished, lower = _vanished(earlier, handed, configs), _lower(earlier, generations, configs)
         empty = without_entries(
@@ -332,7 +338,7 @@ class _Import:
             self.broker.log.files[0].start_offset,
             has_messages,
             partial(_places, self.shard, names),
-            queues_without_entries(recorded),
+            _without_entries_before(names, recorded),
         )
         at_broker = AtBroker(
             configs.observed, configs.topics, empty, bool(self.broker.queues), configs.has_groups, configs.has_levels
@@ -451,6 +457,14 @@ def _vanished(earlier: Iterable[Observed], handed: Handed, configs: BrokerConfig
     had = queues_at_broker((one.group, one.queue) for one in earlier if one.group != SCHEDULE_GROUP)
     had -= queues_at_broker((one.group, one.queue) for one in configs.observed) | queues_at_broker(handed)
     return {(topic, queue_id) for _, topic, queue_id in had}
+
+
+def _without_entries_before(names: LogNames, recorded: Ctl | None) -> list[WithoutEntries]:
+    """Those of the import before. Where the log was cut since then, without those whose last message the broker has lost."""
+    newest, empty = names.names[-1], queues_without_entries(recorded)
+    if recorded is None or recorded.parameter("broker_name") == newest:
+        return list(empty)
+    return [one for one in empty if names.queue_at(*one.key, one.end - 1).broker_name != newest]
 
 
 def _places(shard: Shard, names: LogNames, offsets: Mapping[MessageQueue, int]) -> Mapping[MessageQueue, int]:
