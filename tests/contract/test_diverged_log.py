@@ -371,15 +371,20 @@ def configs_of(folder: Path, offset: int, delay: int) -> Path:
 
 
 def test_a_cut_over_takes_over_what_waits_under_both_names(rmq: Rmq) -> None:
-    """The broker had delivered nothing when it lost delayed message 2, and delivered 0 afterwards."""
+    """The broker had delivered nothing when it lost delayed message 2, and delivered 0 afterwards. At first its copies have no
+    ``delayOffset.json``."""
     (rmq.folder / "consumers.toml").write_text(SETTINGS)
     (rmq.folder / "cli_listener.py").write_text(LISTENER)
     common = [in_t("c000", 0), delayed(0, 0), in_t("c001", 1), delayed(1, 1)]
     first = store_of(rmq.folder / "first", *common, in_t("o000", 2), delayed(2, 2))
     newer = store_of(rmq.folder / "newer", *common, in_t("n000", 2), delayed(3, 2), in_t("d000", 3, key=0))
     rmq.json("init")
-    rmq.json("import-store", str(configs_of(first, 0, 0)), "--broker", "broker-a")
-    rmq.json("import-store", str(configs_of(newer, 1, 1)), "--broker", "broker-a", *CONTINUE)
+    for files, options in ((configs_of(first, 0, 0), ()), (configs_of(newer, 1, 1), CONTINUE)):
+        delays = (files / "config" / "delayOffset.json").rename(rmq.folder / "delayOffset.json")
+        rmq.json("import-store", str(files), "--broker", "broker-a", *options)
+    assert rmq.json("offsets", "export", "--broker", "broker-a-2")["waiting_levels"] == 3
+    delays.rename(newer / "config" / "delayOffset.json")
+    rmq.json("import-store", str(newer), "--broker", "broker-a-2", "--shard", "broker-a")
     assert table_of(rmq) == {"T@g": {0: 1}}
     old = rmq("cutover", "--broker", "broker-a", "--reason", "switched off")
     assert (old.exit_code, "use that name (--broker broker-a-2" in old.err) == (2, True)

@@ -134,7 +134,7 @@ def export_offsets(shard: Shard, broker_name: str) -> OffsetsExport:
         waiting_deleted=_waiting_deleted(queues, empty, consumed),
         given_again=in_log.given_again(one for one in stored if one[0] not in gone),
         left_out=_queue_ids(left_out),
-        waiting_levels=_waiting_levels(positions, broker_name, queues, delays.table),
+        waiting_levels=_waiting_levels(positions, names, queues, delays.table),
         form=LMQ_OFFSETS if newest and newest.parameter(OFFSETS_FILE) == LMQ_OFFSETS.name else CONSUMER_OFFSETS,
     )
 
@@ -270,15 +270,15 @@ def _queue_ids(stored: Iterable[_Stored]) -> dict[str, tuple[int, ...]]:
     return {key: tuple(sorted(ids)) for key, ids in sorted(queue_ids.items())}
 
 
-def _waiting_levels(positions: Positions, broker_name: str, generations: Generations, delays: OffsetTable) -> int:
-    queues = [queue for queue in positions.queues_of(SCHEDULE_TOPIC) if queue.broker_name == broker_name]
+def _waiting_levels(positions: Positions, names: LogNames, generations: Generations, delays: OffsetTable) -> int:
+    queues = [queue for queue in positions.queues_of(SCHEDULE_TOPIC) if queue.broker_name == names.names[-1]]
     levels = delays.get(SCHEDULE_TOPIC, {})
-    reached = {queue: levels.get(queue.queue_id) for queue in queues}
-    begins = {
-        queue: positions.min_offset(queue) if level is None else level + generations.base(queue)
-        for queue, level in reached.items()
-    }
-    return sum(max(positions.max_offset(queue) - begin, 0) for queue, begin in begins.items())
+    waiting = 0
+    for queue in queues:
+        level, oldest = levels.get(queue.queue_id), names.stretches(queue.topic, queue.queue_id)[0].queue
+        begin = positions.min_offset(oldest) if level is None else level + generations.base(queue)
+        waiting += max(positions.max_offset(queue) - begin, 0)
+    return waiting
 
 
 def _unread(positions: Positions, reader: str, queue: MessageQueue) -> int:
