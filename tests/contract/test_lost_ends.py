@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from rmq_store.errors import BadData
+from rmq_store.lake.audit.audit import audit
 from rmq_store.lake.broker import import_commit, import_part, import_slice
 from rmq_store.lake.broker.hand_back import hand_back
 from rmq_store.lake.sql.sql import query
@@ -115,6 +116,24 @@ def test_a_marker_that_was_written_over_is_missed(lake: Lake, tmp_path: Path) ->
     assert len(bodies(lake)) == 12
     assert continued(lake, now).messages == 3
     assert bodies(lake)[12:] == ["more", "o012", "o013"]
+
+
+@pytest.mark.parametrize("salvage", [False, True])
+def test_a_file_that_is_missing_behind_the_cut_is_not_passed_over_in_silence(
+    lake: Lake, tmp_path: Path, salvage: bool
+) -> None:
+    """No other message tells of those in it: they are the last ones of their queue."""
+    kept = [message | {"queue_id": 5, "queue_offset": 0} for message in messages(4, 5)]
+    lake.load(log_of(tmp_path / "first", messages(0, 4), messages(4, 8), messages(8, 12)))
+    newer = log_of(tmp_path / "newer", [*messages(0, 3), *messages(3, 5, of="new")], kept, messages(5, 9, of="new"))
+    (newer / "commitlog" / f"{FILE_BYTES:020}").unlink()
+    if salvage:
+        report = continued(lake, newer, salvage=True)
+        assert (report.messages, [skip.begin for skip in report.salvaged]) == (6, [FILE_BYTES])
+        assert audit(lake.store) == []
+    else:
+        with pytest.raises(BadData, match=r"files are missing in the middle of commitlog.*import with --salvage"):
+            continued(lake, newer)
 
 
 @pytest.mark.parametrize("parts", [False, True])

@@ -1,7 +1,8 @@
 """How far a broker's log is still the one that was imported.
 
 A broker that was killed, or whose disk was replaced, may lose the end of its log and write other records there. What it
-has in common with the imported messages is then a beginning of both, so the end of it is found by bisection.
+has in common with the imported messages is then a beginning of both, so the end of it is found by bisection. A record that is
+damaged at the broker ends it only where the next good one behind it is not the imported one.
 """
 
 from __future__ import annotations
@@ -15,19 +16,17 @@ from rmq_store.broker_files.file_source import FileSource
 from rmq_store.broker_files.mapped_file_queue import MappedFileQueue
 from rmq_store.broker_files.queue_generations import Generations
 from rmq_store.commit.positions import import_id
+from rmq_store.lake.broker.salvage import place_after_damage
 from rmq_store.lake.read.message_search import quoted
 from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.imports import CONTINUES, first_of_continued, generations, last_import, last_records_of
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
-from rmq_store.log.commit_log import BEHIND_BYTES, Blank, NothingWritten, Stop, item_at, record_at
+from rmq_store.log.commit_log import BEHIND_BYTES, Blank, Damage, MoreBytes, NothingWritten, Stop, item_at, record_at
 from rmq_store.log.record import Record
 
 _MARKS = 4096
 """Into so many stretches the imported part of the log is cut; the records of one of them are looked at one by one."""
-
-_HEAD_BYTES = 8
-"""They show whether anything is written there."""
 
 _SAME = ("topic", "queue_id", "store_size", "body_crc", "born_timestamp", "store_timestamp")
 """What makes two records the same, at the same place, and the queue offset."""
@@ -49,22 +48,30 @@ class CommonLog:
     queues: int
     """How many queues these are in."""
     is_exact: bool = True
-    """Whether the next imported record begins there. Else records of that place are not here any more, and the logs may be the
-    same for longer."""
+    """Whether the next imported record begins there, and the first good one behind damage is another. Else records of that
+    place are not here any more, and the logs may be the same for longer."""
     has_all: bool = False
     """Whether every imported record is in it, though the last imported bytes are others."""
 
 
 def common_log(
-    store: LakeStore, shard: Shard, source: FileSource, log: MappedFileQueue, broker_name: str, imported: int
+    store: LakeStore,
+    shard: Shard,
+    source: FileSource,
+    log: MappedFileQueue,
+    broker_name: str,
+    imported: int,
+    *,
+    begin: int | None = None,
 ) -> CommonLog | None:
     """What the log has in common with the messages that were imported up to the physical offset ``imported``; None: none of
-    the imported records that its files could have is in them, under this name or one that it continues.
+    the imported records that its files could have is in them, under this name or one that it continues. ``begin``: where a
+    record is that both have; None: none is known.
 
     Where no message of this name is in both, and the log is that of the earlier name exactly up to where this one continues it,
     that is the end, and all messages of this name are lost. Elsewhere it is an end under the earlier name.
     """
-    first = log.files[0].start_offset
+    first = log.files[0].start_offset if begin is None else begin
     queues = generations(shard, broker_name)
     of_broker = f"shard = {quoted(shard.name)} AND broker_name = {quoted(broker_name)}"
 
@@ -76,18 +83,24 @@ def common_log(
     marks = _rows(store, f"{of_broker} AND commit_log_offset >= {first}", at)
     number = _common(marks, is_same)
     if number:
-        begin = marks[number - 1]["commit_log_offset"]
+        mark = marks[number - 1]["commit_log_offset"]
         end = marks[number]["commit_log_offset"] if number < len(marks) else imported
-        rows = _rows(store, f"{of_broker} AND commit_log_offset >= {begin} AND commit_log_offset < {end}")
+        rows = _rows(store, f"{of_broker} AND commit_log_offset >= {mark} AND commit_log_offset < {end}")
         count = _common(rows, is_same)
-        last = rows[count - 1]
-        common_end = last["commit_log_offset"] + last["store_size"]
+        common_end = _end_of(rows[count - 1])
         others = [*rows[count:], *marks[number:]]
     else:
         earlier = _common_with_earlier_name(store, shard, source, log, broker_name)
         if earlier is None or earlier.broker_name != broker_name:
             return earlier
         common_end, others = earlier.end, marks
+    behind = _record_behind_damage(source, log, common_end)
+    is_other_behind = True
+    if behind is not None and behind < imported:
+        rows = _rows(store, f"{of_broker} AND commit_log_offset >= {common_end} AND commit_log_offset <= {behind}")
+        if rows and rows[-1]["commit_log_offset"] == behind and is_same(rows[-1]):
+            return common_log(store, shard, source, log, broker_name, imported, begin=behind)
+        is_other_behind = bool(rows) and behind < _end_of(rows[-1])
     next_place = others[0]["commit_log_offset"] if others else imported
     text = f"""
         SELECT count(*) AS messages, count(DISTINCT (topic, queue_id)) AS queues
@@ -96,6 +109,7 @@ def common_log(
     (lost,) = query(store, text).to_pylist()
     is_exact = next_place in (common_end, _over_blank(source, log, common_end))
     is_exact |= next_place == imported and _ends_with_marker(shard, broker_name, common_end)
+    is_exact &= is_other_behind
     has_all = not others and not lost["messages"] and imported <= log.files[-1].end_offset
     continues = _goes_on(source, log, common_end)
     return CommonLog(broker_name, common_end, continues, lost["messages"], lost["queues"], is_exact, has_all)
@@ -176,11 +190,34 @@ def _is_same(source: FileSource, log: MappedFileQueue, queues: Generations, row:
     return record.queue_offset in (offset, queues.broker_offset(record.topic, record.queue_id, offset))
 
 
+def _end_of(row: Mapping[str, Any]) -> int:
+    end: int = row["commit_log_offset"] + row["store_size"]
+    return end
+
+
 def _ends_with_marker(shard: Shard, broker_name: str, offset: int) -> bool:
     """Whether the newest import had an end-of-file marker at the offset, behind its last record: no other was there."""
     newest = last_import(shard, broker_name)
     records = last_records_of(newest) if newest else None
     return records is not None and records[1] == offset + BEHIND_BYTES
+
+
+def _record_behind_damage(source: FileSource, log: MappedFileQueue, offset: int) -> int | None:
+    """Where the log goes on with a good record behind the damaged one at the physical offset; None: it goes on nowhere, or what
+    is at the offset is not damaged. A salvage reads on at a good record, so this one is where it would, or before that."""
+    item = _item_at(source, log, offset)
+    if not isinstance(item, Damage):
+        return None
+    while not isinstance(item, Record):
+        at, place = item.commit_log_offset, None
+        if isinstance(item, Damage):
+            place = place_after_damage(source, log.file_at(at), item)
+        if place is None:
+            place = next((file.start_offset for file in log.files if file.start_offset > at), None)
+        if place is None:
+            return None
+        item = _item_at(source, log, place)
+    return item.commit_log_offset
 
 
 def _goes_on(source: FileSource, log: MappedFileQueue, offset: int) -> bool:
@@ -193,10 +230,11 @@ def _over_blank(source: FileSource, log: MappedFileQueue, offset: int) -> int:
     return offset + item.skipped if isinstance(item, Blank) else offset
 
 
-def _item_at(source: FileSource, log: MappedFileQueue, offset: int) -> Record | Stop:
-    """What the log has at a physical offset, as far as its head shows it. Behind its files nothing is written."""
-    data = _read(source, log, offset, _HEAD_BYTES)
-    return item_at(data, 0, offset, log.file_at(offset).end_offset) if data else NothingWritten(offset)
+def _item_at(source: FileSource, log: MappedFileQueue, offset: int, size: int = BEHIND_BYTES) -> Record | Stop:
+    """What the log has at a physical offset, by at least ``size`` bytes. Behind its files nothing is written."""
+    data = _read(source, log, offset, size)
+    item = item_at(data, 0, offset, log.file_at(offset).end_offset) if data else NothingWritten(offset)
+    return _item_at(source, log, offset, item.needed) if isinstance(item, MoreBytes) and item.needed > size else item
 
 
 def _read(source: FileSource, log: MappedFileQueue, offset: int, size: int) -> bytes:

@@ -32,7 +32,7 @@ from rmq_store.commit.positions import (
 )
 from rmq_store.errors import BadData, WrongUse
 from rmq_store.lake.broker.common_log import CommonLog, common_log, what_differs
-from rmq_store.lake.broker.import_part import OtherLog, begin_of
+from rmq_store.lake.broker.import_part import OtherLog, begin_of, refuse_missing_files
 from rmq_store.lake.read.message_search import quoted
 from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.imports import CONTINUES, last_import, refuse_continued
@@ -110,11 +110,20 @@ class LogCut:
 
 
 def log_cut(
-    store: LakeStore, shard: Shard, source: FileSource, log: MappedFileQueue, continuation: Continuation, name: str
+    store: LakeStore,
+    shard: Shard,
+    source: FileSource,
+    log: MappedFileQueue,
+    continuation: Continuation,
+    name: str,
+    *,
+    salvage: bool,
 ) -> LogCut:
-    """Where the ``log`` differs from what was imported under the other name, by the handle's snapshot.
+    """Where the ``log`` differs from what was imported under the other name, by the handle's snapshot. A ``salvage`` passes
+    over what is damaged or missing behind that place; the place itself is proved as without it.
 
-    Raises WrongUse when there is nothing to continue, BadData when the log goes on nowhere, or the place cannot be proved.
+    Raises WrongUse when there is nothing to continue, BadData when the log goes on nowhere, the place cannot be proved, or
+    files behind it are missing and this is not a salvage.
     """
     positions, old = shard.positions(), continuation.broker_name
     imported = positions.get(import_id(old))
@@ -122,7 +131,7 @@ def log_cut(
         raise WrongUse(f"nothing of broker {old} has been imported into shard {shard.name}, so nothing can continue it")
     refuse_closed(shard, old)
     try:
-        begin_of(source, log, imported, last_import(shard, old), salvage=False)
+        begin_of(source, log, imported, last_import(shard, old), salvage)
     except OtherLog as error:
         common = common_log(store, shard, source, log, old, imported)
         if common is None or common.broker_name != old or not common.continues:
@@ -139,6 +148,8 @@ def log_cut(
             f"the log of {source} is the one that was imported as {old} up to {imported}: there is nothing to continue. Import "
             f"it with --broker {old}"
         )
+    if not salvage:
+        refuse_missing_files(log, common.end)
     _refuse_lost_deletes(store, shard, old, common.end)
     cuts = _cuts(store, shard, positions, old, name, common.end)
     return LogCut(old, name, common, cuts, moves_to_cuts(positions, old, name, cuts))

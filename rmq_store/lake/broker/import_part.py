@@ -141,9 +141,7 @@ def begin_of(source: FileSource, log: MappedFileQueue, imported: int | None, bef
     gap, or when the record of the import ``before`` does not say what was imported."""
     first, end = log.files[0].start_offset, log.files[-1].end_offset
     if not salvage:
-        log.refuse_missing(
-            imported or 0, advice="Restore them, or import with --salvage to continue without them and record the loss"
-        )
+        refuse_missing_files(log, imported or 0)
     if imported is None or before is None:
         return first
     if imported < first:
@@ -164,6 +162,13 @@ def begin_of(source: FileSource, log: MappedFileQueue, imported: int | None, bef
     if imported > end or other or not has_last_records(source, log, before.parameter(LAST_RECORDS)):
         raise OtherLog(f"the log of {source} is not the one that was imported up to {imported}")
     return imported
+
+
+def refuse_missing_files(log: MappedFileQueue, begin: int) -> None:
+    """Raises BadData where a file is missing that would have what an import from ``begin`` on has to read."""
+    log.refuse_missing(
+        begin, advice="Restore them, or import with --salvage to continue without them and record the loss"
+    )
 
 
 def fingerprint(source: FileSource, log: MappedFileQueue, end: int) -> list[Any]:
