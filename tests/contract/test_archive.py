@@ -14,7 +14,7 @@ import pytest
 from rmq_store.admin.track import REMOVED, TrackType
 from rmq_store.commit.ctl import canonical_json
 from rmq_store.commit.positions import Outcome
-from rmq_store.errors import BadData
+from rmq_store.errors import BadData, WrongUse
 from rmq_store.lake.admin.track import track
 from rmq_store.lake.audit.finding import Finding, Problem
 from rmq_store.lake.audit.full import full
@@ -29,7 +29,7 @@ from rmq_store.message.message_const import DLQ_GROUP_TOPIC_PREFIX, SCHEDULE_TOP
 from rmq_store.settings.retention_settings import RetentionRule
 from tests.contract.test_compact import lived
 from tests.faults.answers import Clock, set_clock
-from tests.faults.stores import GROUP, HOUR_MS, OPERATOR, TOPIC, Lake, copied, group_named, write_broker
+from tests.faults.stores import BROKER, GROUP, HOUR_MS, OPERATOR, TOPIC, Lake, copied, group_named, write_broker
 from tests.faults.test_planted_contents import Plant, first_row, planted, rows_of
 from tests.planted_shard import PlantedShard, Row
 
@@ -88,7 +88,7 @@ def count(lake: Lake, view: str) -> int:
     return number
 
 
-def test_every_message_is_found_as_before(lake: Lake) -> None:
+def test_every_message_is_found_as_before(lake: Lake, tmp_path: Path) -> None:
     before = rows(lake, "SELECT * FROM messages")
     places = query(lake.store, "SELECT offset_msg_id, queue_offset, body FROM messages").to_pylist()
     all_rows = count(lake, "message_rows")
@@ -101,6 +101,8 @@ def test_every_message_is_found_as_before(lake: Lake) -> None:
     for place in places[:: len(places) // 12]:
         (same,) = message_by_id(lake.store, place["offset_msg_id"])
         assert (same["queue_offset"], same["body"]) == (place["queue_offset"], place["body"])
+    with pytest.raises(WrongUse, match=f"imported as those of broker {BROKER}"):
+        lake.load(write_broker(tmp_path / "broker"), "2026-01-05-twice", "broker-b")
     assert fully(lake) == []
 
 

@@ -250,6 +250,7 @@ def test_an_id_under_which_another_broker_was_imported_is_refused(
     (row,) = imported.json("sql", "select request_id from ctl where action = 'import'")
     again = ["import-store", str(broker_store("market-clean")), "--shard", "broker-a", "--request", row["request_id"]]
     assert imported.json(*again, "--broker", "broker-a")["status"] == "already_committed"
+    again[1] = str(broker_store("market-killed"))
     answer = imported(*again, "--broker", "broker-b")
     assert answer.exit_code == 2
     assert "different parameters (broker_name broker-a; now broker_name broker-b" in answer.err

@@ -255,6 +255,46 @@ def test_a_second_run_does_nothing_and_the_old_name_is_closed(rmq: Rmq, stores: 
     assert len(rmq.json("sql", MESSAGES)) == len(EACH)
 
 
+def test_a_log_that_was_imported_is_refused_under_another_name(rmq: Rmq, stores: tuple[str, str]) -> None:
+    """Also one that lost its end, a copy of which the begin is damaged, and into a shard of its own, as that of a slave."""
+    newer = str(damaged(Path(stores[1]), 0))
+    third = str(store_of(rmq.folder / "third", *messages(0, 5), *messages(5, 9, of="third")))
+    for closed in (False, True):
+        for source in (stores[0], newer, third):
+            for options in (("--shard", "broker-a", "--salvage"), ("--salvage",), ()):
+                answer = rmq("import-store", source, "--broker", "broker-b", *options)
+                name = "broker-a-2" if closed else "broker-a"
+                advice = f"Import it with --broker {name} --shard broker-a"
+                assert (answer.exit_code, advice in answer.err) == (2, True), answer
+                assert "--continue-as broker-b" in answer.err
+        assert [shard["shard"] for shard in rmq.json("sql", "SELECT DISTINCT shard FROM positions")] == ["broker-a"]
+        if not closed:
+            rmq.json("import-store", newer, "--broker", "broker-a", *CONTINUE)
+    assert sorted(row["body"] for row in rmq.json("sql", MESSAGES)) == EACH
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"store_host": "127.0.0.1|10912"},
+        {"store_timestamp": 1_700_000_000_001},
+        {"born_timestamp": 2},
+        {"born_host": "127.0.0.1|1"},
+        {"topic": "U"},
+        {"queue_id": 0},
+        {"stored_body": b"p000"},
+    ],
+)
+def test_another_broker_with_the_same_offsets_is_never_refused(
+    lake: Lake, tmp_path: Path, other: dict[str, Any]
+) -> None:
+    """The first records differ in one field, and have the same size."""
+    first, *rest = messages(0, 4)
+    lake.load(store_of(tmp_path / "first", first, *rest))
+    source = store_of(tmp_path / "other", first | other, *rest)
+    assert lake.load(source, broker="broker-b").messages == 4
+
+
 def test_what_cannot_be_continued_is_refused_and_changes_nothing(rmq: Rmq, stores: tuple[str, str]) -> None:
     first, newer = stores
     older = str(store_of(rmq.folder / "older", *messages(0, 7)))

@@ -99,6 +99,7 @@ REQUESTS = (
         ),
         deep=True,
     ),
+    Guard("lake.broker.diverged_log:refuse_imported", cases(IMPORTS, "a_log_is_imported_under_one_name")),
     # --- requests: sent, deleted, redriven, consumed once ---
     Guard(
         "commit.request:refuse_other_request",

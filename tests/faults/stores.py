@@ -49,8 +49,9 @@ HOUR_MS = 3_600_000
 # --- the broker's files ----------------------------------------------------------------------------------------------
 
 
-def write_broker(folder: Path, messages: int = MESSAGES) -> Path:
-    """A broker's store of one topic: message n stands in queue n % QUEUES. More messages are the same ones and more."""
+def write_broker(folder: Path, messages: int = MESSAGES, *, port: int = 10911) -> Path:
+    """A broker's store of one topic: message n stands in queue n % QUEUES. More messages are the same ones and more. A broker
+    with another ``port`` is another one."""
     log = bytearray()
     for n in range(messages):
         log += encode(
@@ -63,6 +64,7 @@ def write_broker(folder: Path, messages: int = MESSAGES) -> Path:
                 properties={"TAGS": "ABC"[n // QUEUES % 3], "KEYS": f"k{n}", "UNIQ_KEY": f"{n:032X}"},
                 born_timestamp=FIRST_STORED_MS + n,
                 store_timestamp=FIRST_STORED_MS + n,
+                store_host=f"127.0.0.1|{port}",
             )
         )
     assert len(log) < LOG_FILE_BYTES

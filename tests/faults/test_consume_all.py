@@ -359,7 +359,7 @@ def test_others_that_commit_between_the_plans_and_the_claims_are_seen(
 
 
 def test_a_group_goes_on_in_the_next_shard_and_an_error_ends_its_work_only(lake: Lake, tmp_path: Path) -> None:
-    replace(lake, shard_name="s2").load(write_broker(tmp_path / "broker"), "2026-01-01-second", "broker-b")
+    replace(lake, shard_name="s2").load(write_broker(tmp_path / "broker", port=10921), "2026-01-01-second", "broker-b")
     queues = tuple(own_queue_id("held", MessageQueue(TOPIC, BROKER, number)) for number in range(QUEUES))
     with claimed(lake.shard, Wish("2026-01-01-theirs", TESTS, "held", queues=queues), lake.host):
         held, free, one = consumed(lake, group("held"), group("free"), group("one", shards=("s2",))).groups

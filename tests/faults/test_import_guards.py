@@ -28,6 +28,11 @@ def broker(tmp_path: Path) -> Path:
     return write_broker(tmp_path / "broker")
 
 
+@pytest.fixture
+def other(tmp_path: Path) -> Path:
+    return write_broker(tmp_path / "other", port=10921)
+
+
 def before_the_claim(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object]) -> None:
     """Once, when an import has looked for its request, and before it has its claim."""
 
@@ -69,19 +74,27 @@ def test_a_broker_that_is_cut_over_meanwhile_is_not_imported(
     assert lake.shard.positions().get(import_id(BROKER)) == end
 
 
-def test_a_request_id_that_imported_another_broker_is_refused(lake: Lake, broker: Path) -> None:
+def test_a_request_id_that_imported_another_broker_is_refused(lake: Lake, broker: Path, other: Path) -> None:
     """Its commits would be taken for those of this import, which would then do nothing."""
     lake.load(broker, REQUEST)
     with pytest.raises(WrongUse, match="already used with different parameters"):
-        lake.load(broker, REQUEST, "broker-b")
-    assert lake.load(broker, "2026-01-01-other", "broker-b").messages == MESSAGES
+        lake.load(other, REQUEST, "broker-b")
+    assert lake.load(other, "2026-01-01-other", "broker-b").messages == MESSAGES
 
 
-def test_a_broker_is_imported_into_one_shard(lake: Lake, broker: Path) -> None:
+def test_a_broker_is_imported_into_one_shard(lake: Lake, broker: Path, other: Path) -> None:
     lake.load(broker, REQUEST)
     with pytest.raises(WrongUse, match="is imported into shard s1"):
         replace(lake, shard_name="s2").load(broker, "2026-01-01-other")
-    assert replace(lake, shard_name="s2").load(broker, "2026-01-01-b", "broker-b").messages == MESSAGES
+    assert replace(lake, shard_name="s2").load(other, "2026-01-01-b", "broker-b").messages == MESSAGES
+
+
+def test_a_log_is_imported_under_one_name(lake: Lake, broker: Path) -> None:
+    lake.load(broker, REQUEST)
+    for shard_name in ("s2", lake.shard_name):
+        with pytest.raises(WrongUse, match=f"those of broker {BROKER}: under another name .* twice"):
+            replace(lake, shard_name=shard_name).load(broker, "2026-01-01-other", "broker-b")
+    assert messages_in(lake) == MESSAGES
 
 
 def test_a_log_with_other_bytes_before_the_position_is_not_the_one_that_was_imported(lake: Lake, broker: Path) -> None:

@@ -16,6 +16,7 @@ from rmq_store.broker_files.file_source import FileSource
 from rmq_store.broker_files.mapped_file_queue import MappedFileQueue
 from rmq_store.broker_files.queue_generations import Generations
 from rmq_store.commit.positions import import_id
+from rmq_store.lake.broker.last_records import FINGERPRINT_BYTES
 from rmq_store.lake.broker.salvage import place_after_damage
 from rmq_store.lake.read.message_search import quoted
 from rmq_store.lake.sql.sql import query
@@ -95,7 +96,7 @@ def common_log(
         if earlier is None or earlier.broker_name != broker_name:
             return earlier
         common_end, others = earlier.end, marks
-    behind = _record_behind_damage(source, log, common_end)
+    behind = _place_behind_damage(source, log, common_end)
     is_other_behind = True
     if behind is not None and behind < imported:
         rows = _rows(store, f"{of_broker} AND commit_log_offset >= {common_end} AND commit_log_offset <= {behind}")
@@ -131,6 +132,22 @@ def _common_with_earlier_name(
     if common is None or (common.broker_name, common.end) != (earlier, continued["end"]):
         return common
     return replace(common, broker_name=broker_name)
+
+
+def imported_as(store: LakeStore, source: FileSource, log: MappedFileQueue) -> tuple[str, str] | None:
+    """The shard and the broker name that have the first record of the log, in a queue or in the archive; None: nothing shows
+    that the log was imported. Brokers have records at equal offsets, but not of one host, time and message."""
+    record = _next_record(source, log, log.files[0].start_offset) if log.files else None
+    if record is None:
+        return None
+    place = f"commit_log_offset = {record.commit_log_offset} AND store_timestamp = {record.store_timestamp}"
+    columns = (*_SAME, "born_host", "store_host")
+    texts = [
+        f"SELECT shard, broker_name, {', '.join(columns)} FROM {relation} WHERE {place}"
+        for relation in ("msg", "archived")
+    ]
+    rows = query(store, " UNION ALL ".join(texts)).to_pylist()
+    return min(((row["shard"], row["broker_name"]) for row in rows if _has_same(columns, record, row)), default=None)
 
 
 def what_differs(common: CommonLog | None, broker_name: str) -> str:
@@ -209,12 +226,18 @@ def _ends_with_marker(shard: Shard, broker_name: str, offset: int) -> bool:
     return records is not None and records[1] == offset + BEHIND_BYTES
 
 
-def _record_behind_damage(source: FileSource, log: MappedFileQueue, offset: int) -> int | None:
+def _place_behind_damage(source: FileSource, log: MappedFileQueue, offset: int) -> int | None:
     """Where the log goes on with a good record behind the damaged one at the physical offset; None: it goes on nowhere, or what
     is at the offset is not damaged. A salvage reads on at a good record, so this one is where it would, or before that."""
-    item = _item_at(source, log, offset)
-    if not isinstance(item, Damage):
+    if not isinstance(_item_at(source, log, offset), Damage):
         return None
+    record = _next_record(source, log, offset)
+    return record.commit_log_offset if record else None
+
+
+def _next_record(source: FileSource, log: MappedFileQueue, offset: int) -> Record | None:
+    """The first good record from a physical offset on, over damage and what is not written; None: there is none."""
+    item = _item_at(source, log, offset, FINGERPRINT_BYTES)
     while not isinstance(item, Record):
         at, place = item.commit_log_offset, None
         if isinstance(item, Damage):
@@ -224,7 +247,7 @@ def _record_behind_damage(source: FileSource, log: MappedFileQueue, offset: int)
         if place is None:
             return None
         item = _item_at(source, log, place)
-    return item.commit_log_offset
+    return item
 
 
 def _goes_on(source: FileSource, log: MappedFileQueue, offset: int) -> bool:

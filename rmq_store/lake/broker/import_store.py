@@ -37,7 +37,7 @@ from rmq_store.errors import BadData, RmqError, WrongUse
 from rmq_store.lake.broker.broker_configs import BrokerConfigs, read_configs
 from rmq_store.lake.broker.broker_levels import with_levels_to_end
 from rmq_store.lake.broker.common_log import common_log, what_differs
-from rmq_store.lake.broker.diverged_log import LogCut, log_cut, refuse_closed
+from rmq_store.lake.broker.diverged_log import LogCut, log_cut, refuse_closed, refuse_imported
 from rmq_store.lake.broker.handed_offsets import Handed, handed_offsets, not_installed, queues_at_broker
 from rmq_store.lake.broker.import_commit import PartOf, import_commit, new_generations, proposal_of
 from rmq_store.lake.broker.import_entries import newest_entries
@@ -94,14 +94,11 @@ def import_store(
     ``progress(read_bytes, all_bytes)`` is called as files have been read. Raises BadData (not a broker's store, one in
     RocksDB, files that do not fit together, a gap), DamagedRecord, OverLimit and UnsupportedRecord (both also with
     ``salvage``), WrongUse (no such folder, an invalid name or limit, the broker was cut over or is imported into another
-    shard), HeldByAnother, and the errors of ``commit``.
+    shard, or its log under another name), HeldByAnother, and the errors of ``commit``.
     """
     check_request(request)
     started_ms = host.now_ms()
-    list_commit_log(
-        file_source(source), allow_missing=True
-    )  # what is no broker's store makes no shard and takes no claim
-    shard = _shard_of(store, request)
+    shard = _shard_of(store, request, file_source(source))
     shard.commitlog.refresh()
 
     def read_now() -> _Import:
@@ -406,9 +403,11 @@ class _Import:
             self.progress(begin - first + read_bytes, self.broker.log.files[-1].end_offset - first)
 
 
-def _shard_of(store: LakeStore, request: ImportRequest) -> Shard:
-    """The shard of the request, which is made when it is missing. Raises WrongUse when another shard has the broker's queues:
-    consumers that share a group's queues leave out a queue that two shards have."""
+def _shard_of(store: LakeStore, request: ImportRequest, source: FileSource) -> Shard:
+    """The shard of the request, which is made when it is missing. Raises BadData when the source is no broker's store, and
+    WrongUse when its messages were imported under another broker name, or another shard has the broker's queues: consumers that
+    share a group's queues leave out a queue that two shards have."""
+    log = list_commit_log(source, allow_missing=True)
     names, imported = store.shard_names(), import_id(request.broker_name)
     if request.shard_name in names:
         shard = store.create_shard(request.shard_name)
@@ -421,6 +420,8 @@ def _shard_of(store: LakeStore, request: ImportRequest) -> Shard:
                 f"broker {request.broker_name} is imported into shard {name}: a broker's queues are in one shard. Import it "
                 f"there (--shard {name}), or another broker's store under another name (--broker)"
             )
+    if names and request.continues is None:  # one that continues a log shows where that ends
+        refuse_imported(store, source, log, request.broker_name)
     return store.create_shard(request.shard_name)
 
 
