@@ -21,7 +21,7 @@ from rmq_store.admin.undo import MOVES, UndoRequest, undone_sentence
 from rmq_store.commit.ctl import Action, Ctl
 from rmq_store.errors import StaleAttempt, WrongUse
 
-MOVING = (*MOVES, Action.CUTOVER, Action.HAND_BACK, Action.IMPORT, Action.SALVAGE)
+MOVING = (*MOVES, Action.CUTOVER, Action.HAND_BACK, Action.IMPORT)
 """What moves offsets of a group without a window: operators' actions on it, and those on a broker that has it."""
 
 _OF_BROKER = "a cut-over, a hand-back or an import under another name"

@@ -207,33 +207,30 @@ def test_each_message_is_consumed_once_wherever_the_group_was_before(
     assert ctl["reason"] == "the disk was replaced"
 
 
-@pytest.mark.parametrize(
-    ("numbers", "cut", "skipped"),
-    [((7,), 7, 1), ((6, 7, 8, 25), 6, 4), ((3, 5, 12), 7, 1), ((2, 5), 7, 0)],
-    ids=["at the cut", "around the cut", "before and behind", "before the cut"],
-)
-def test_damage_is_passed_over_once_the_cut_is_proved(
-    rmq: Rmq, stores: tuple[str, str], numbers: tuple[int, ...], cut: int, skipped: int
-) -> None:
-    """What both have is here already, damaged at the broker or not: where nothing behind the cut is, no salvage is needed."""
-    settings = rmq.folder / "consumers.toml"
-    settings.write_text(SETTINGS.replace("[[group.", 'on_offset_out_of_range = "skip"\n\n[[group.'))
-    newer = str(damaged(Path(stores[1]), *numbers))
-    options: tuple[str, ...] = (newer, "--broker", "broker-a", *CONTINUE)
+def test_damage_before_the_cut_stops_nothing(rmq: Rmq, stores: tuple[str, str]) -> None:
+    """What both have is here already, damaged at the broker or not."""
+    newer = str(damaged(Path(stores[1]), 2, 5))
     rmq.json("consume", "--group", "g", "--max-messages", "5")
-    if skipped:
-        refused = rmq("import-store", *options)
-        assert (refused.exit_code, "import with --salvage" in refused.err) == (1, True)
-        options = (*options, "--salvage")
-    answer = rmq.json("import-store", *options)
-    assert (answer["continued"]["end"], answer["continued"]["lost_messages"]) == (cut * SIZE, 20 - cut)
-    assert sum(skip["end"] - skip["begin"] for skip in answer["salvaged"]) == SIZE * skipped
-    assert rmq.json("import-store", *options)["status"] == "unchanged"
+    answer = rmq.json("import-store", newer, "--broker", "broker-a", *CONTINUE)
+    assert (answer["continued"]["end"], answer["continued"]["lost_messages"]) == (7 * SIZE, 13)
     rmq.json("consume", "--group", "g")
-    each = [body for body in EACH if body not in [f"n{n:03}" for n in numbers]]
-    assert sorted((rmq.folder / "bodies.txt").read_text().split()) == each
-    assert sorted(row["body"] for row in rmq.json("sql", MESSAGES)) == each
+    assert sorted((rmq.folder / "bodies.txt").read_text().split()) == EACH
+    assert sorted(row["body"] for row in rmq.json("sql", MESSAGES)) == EACH
     assert rmq.json("audit")["audit"] == []
+
+
+@pytest.mark.parametrize(
+    "numbers", [(7,), (6, 7, 8, 25), (3, 5, 12)], ids=["at the cut", "around the cut", "behind it"]
+)
+def test_damage_behind_the_cut_is_refused_and_changes_nothing(
+    rmq: Rmq, stores: tuple[str, str], numbers: tuple[int, ...]
+) -> None:
+    newer = str(damaged(Path(stores[1]), *numbers))
+    before = rmq.json("sql", "SELECT * FROM positions WHERE kind <> 'own'")
+    for options, words in (((), "Restore the file"), (("--salvage",), "Restore the file, as from a slave or a backup")):
+        refused = rmq("import-store", newer, "--broker", "broker-a", *CONTINUE, *options)
+        assert (refused.exit_code > 0, words in refused.err) == (True, True), refused
+    assert rmq.json("sql", "SELECT * FROM positions WHERE kind <> 'own'") == before
 
 
 def test_a_second_run_does_nothing_and_the_old_name_is_closed(rmq: Rmq, stores: tuple[str, str]) -> None:
@@ -304,7 +301,7 @@ def test_what_cannot_be_continued_is_refused_and_changes_nothing(rmq: Rmq, store
         (first, (), "there is nothing to continue"),
         (older, (), "ends there"),
         (other, (), "the store of another broker"),
-        (first, ("--salvage",), "there is nothing to continue"),
+        (newer, ("--salvage",), "takes no --salvage"),
     ]:
         answer = rmq("import-store", source, "--broker", "broker-a", *CONTINUE, *options)
         assert (answer.exit_code > 0, words in answer.err) == (True, True), answer
@@ -336,7 +333,7 @@ def test_damage_behind_which_the_logs_may_still_be_the_same_is_not_passed_over(l
     with pytest.raises(
         BadData, match=f"the same at least up to {4 * SIZE}, but .*cannot be proved where the two differ"
     ):
-        continued(lake, damaged(newer, 4, 5, 6), salvage=True)
+        continued(lake, damaged(newer, 4, 5, 6))
     assert lake.positions() == before
 
 
@@ -575,14 +572,13 @@ def test_a_log_that_is_the_one_of_an_earlier_name_is_not_called_another_brokers(
 # --- a real broker's store, in parts ------------------------------------------------------------------------------------
 
 
-def continued(lake: Lake, source: Path, request: str = "2026-01-01-cut", *, salvage: bool = False) -> ImportReport:
+def continued(lake: Lake, source: Path, request: str = "2026-01-01-cut") -> ImportReport:
     import_request = ImportRequest(
         broker_name="broker-a-2",
         shard_name="s1",
         request_id=request,
         actor=TESTS,
         continues=Continuation(BROKER, "the disk was replaced"),
-        salvage=salvage,
     )
     return import_store(lake.store, Root.parse(str(source)), import_request, lake.host, LocalEngine(lake.host))
 

@@ -118,22 +118,28 @@ def test_a_marker_that_was_written_over_is_missed(lake: Lake, tmp_path: Path) ->
     assert bodies(lake)[12:] == ["more", "o012", "o013"]
 
 
-@pytest.mark.parametrize("salvage", [False, True])
-def test_a_file_that_is_missing_behind_the_cut_is_not_passed_over_in_silence(
-    lake: Lake, tmp_path: Path, salvage: bool
-) -> None:
+def test_a_file_that_is_missing_behind_the_cut_is_not_passed_over(lake: Lake, tmp_path: Path) -> None:
     """No other message tells of those in it: they are the last ones of their queue."""
     kept = [message | {"queue_id": 5, "queue_offset": 0} for message in messages(4, 5)]
     lake.load(log_of(tmp_path / "first", messages(0, 4), messages(4, 8), messages(8, 12)))
     newer = log_of(tmp_path / "newer", [*messages(0, 3), *messages(3, 5, of="new")], kept, messages(5, 9, of="new"))
     (newer / "commitlog" / f"{FILE_BYTES:020}").unlink()
-    if salvage:
-        report = continued(lake, newer, salvage=True)
-        assert (report.messages, [skip.begin for skip in report.salvaged]) == (6, [FILE_BYTES])
-        assert audit(lake.store) == []
-    else:
-        with pytest.raises(BadData, match=r"files are missing in the middle of commitlog.*import with --salvage"):
-            continued(lake, newer)
+    with pytest.raises(BadData, match=r"files are missing in the middle of commitlog"):
+        continued(lake, newer)
+
+
+def test_damage_in_the_first_record_of_a_file_is_not_taken_for_the_cut(lake: Lake, tmp_path: Path) -> None:
+    """The file before it ends with a marker."""
+    first = [messages(0, 4), messages(4, 8), messages(8, 12)]
+    lake.load(log_of(tmp_path / "first", *first))
+    newer = log_of(tmp_path / "newer", *first[:2], [*messages(8, 10), *messages(10, 13, of="new")])
+    file = newer / "commitlog" / f"{FILE_BYTES:020}"
+    content = file.read_bytes()
+    file.write_bytes(content.replace(b"004", b"xxx", 1))
+    report = continued(lake, newer)
+    assert report.continued is not None
+    assert (report.continued.lost_messages, report.messages) == (2, 3)
+    assert audit(lake.store) == []
 
 
 @pytest.mark.parametrize("parts", [False, True])

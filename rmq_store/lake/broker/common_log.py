@@ -96,7 +96,7 @@ def common_log(
         if earlier is None or earlier.broker_name != broker_name:
             return earlier
         common_end, others = earlier.end, marks
-    behind = _place_behind_damage(source, log, common_end)
+    behind = _place_behind_damage(source, log, _over_blank(source, log, common_end))
     is_other_behind = True
     if behind is not None and behind < imported:
         rows = _rows(store, f"{of_broker} AND commit_log_offset >= {common_end} AND commit_log_offset <= {behind}")
@@ -227,8 +227,8 @@ def _ends_with_marker(shard: Shard, broker_name: str, offset: int) -> bool:
 
 
 def _place_behind_damage(source: FileSource, log: MappedFileQueue, offset: int) -> int | None:
-    """Where the log goes on with a good record behind the damaged one at the physical offset; None: it goes on nowhere, or what
-    is at the offset is not damaged. A salvage reads on at a good record, so this one is where it would, or before that."""
+    """Where the log goes on with a good record behind the damaged one at the physical offset; None: nowhere, or there is no
+    damage."""
     if not isinstance(_item_at(source, log, offset), Damage):
         return None
     record = _next_record(source, log, offset)

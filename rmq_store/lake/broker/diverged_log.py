@@ -110,20 +110,12 @@ class LogCut:
 
 
 def log_cut(
-    store: LakeStore,
-    shard: Shard,
-    source: FileSource,
-    log: MappedFileQueue,
-    continuation: Continuation,
-    name: str,
-    *,
-    salvage: bool,
+    store: LakeStore, shard: Shard, source: FileSource, log: MappedFileQueue, continuation: Continuation, name: str
 ) -> LogCut:
-    """Where the ``log`` differs from what was imported under the other name, by the handle's snapshot. A ``salvage`` passes
-    over what is damaged or missing behind that place; the place itself is proved as without it.
+    """Where the ``log`` differs from what was imported under the other name, by the handle's snapshot.
 
     Raises WrongUse when there is nothing to continue, BadData when the log goes on nowhere, the place cannot be proved, or
-    files behind it are missing and this is not a salvage.
+    files behind it are missing.
     """
     positions, old = shard.positions(), continuation.broker_name
     imported = positions.get(import_id(old))
@@ -131,7 +123,7 @@ def log_cut(
         raise WrongUse(f"nothing of broker {old} has been imported into shard {shard.name}, so nothing can continue it")
     refuse_closed(shard, old)
     try:
-        begin_of(source, log, imported, last_import(shard, old), salvage)
+        begin_of(source, log, imported, last_import(shard, old), salvage=False)
     except OtherLog as error:
         common = common_log(store, shard, source, log, old, imported)
         if common is None or common.broker_name != old or not common.continues:
@@ -148,8 +140,7 @@ def log_cut(
             f"the log of {source} is the one that was imported as {old} up to {imported}: there is nothing to continue. Import "
             f"it with --broker {old}"
         )
-    if not salvage:
-        refuse_missing_files(log, common.end)
+    refuse_missing_files(log, common.end)
     _refuse_lost_deletes(store, shard, old, common.end)
     cuts = _cuts(store, shard, positions, old, name, common.end)
     return LogCut(old, name, common, cuts, moves_to_cuts(positions, old, name, cuts))

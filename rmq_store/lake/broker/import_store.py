@@ -138,6 +138,12 @@ def check_request(request: ImportRequest) -> None:
     ):
         if not 1 <= limit <= most:
             raise WrongUse(f"{name} must be a whole number from 1 to {most}; it is {limit}")
+    if request.continues and request.salvage:
+        raise WrongUse(
+            "an import that continues another log takes no --salvage: a damaged record and one that differs look the same, and "
+            "what both logs have would be in the store twice. Restore the file, as from a slave or a backup of the broker, or "
+            "import the broker's store into a new store (--root)"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,8 +273,7 @@ class _Import:
         if continues is None:
             return None
         if self.shard.positions().get(import_id(name)) is None:
-            files, log, salvage = self.broker.files, self.broker.log, self.request.salvage
-            return log_cut(self.store, self.shard, files, log, continues, name, salvage=salvage)
+            return log_cut(self.store, self.shard, self.broker.files, self.broker.log, continues, name)
         if continues.broker_name not in names_of_log(self.shard, name).names[:-1]:
             raise WrongUse(
                 f"broker {name} was imported before, and does not continue {continues.broker_name}: use another name"
