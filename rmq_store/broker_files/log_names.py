@@ -85,12 +85,8 @@ def observed_in_log(
     at_broker = {(one.group, one.queue.topic, one.queue.queue_id): one.offset for one in newest}
     observed = []
     for pair in {*at_broker, *before}:
-        group, offset, recorded, stretches = (
-            pair[0],
-            at_broker.get(pair),
-            before.get(pair, {}),
-            names.stretches(*pair[1:]),
-        )
+        group, topic, queue_id = pair
+        stretches, recorded, offset = names.stretches(topic, queue_id), before.get(pair, {}), at_broker.get(pair)
         if offset == offset_at_broker(stretches, recorded, base_of(stretches[-1].queue)):
             offset = None
         observed += [Observed(group, one.queue, _offset_in(one, offset, recorded.get(one.queue))) for one in stretches]

@@ -201,7 +201,10 @@ def _offset_here(
     if recorded is None:
         return min(older[-1] + one.offset, base) if is_beyond else here
     is_in_older = recorded <= base
-    is_left_over = is_in_older or one.offset <= base - older[-1] if is_beyond else is_in_older and not one.offset
+    if is_beyond:
+        is_left_over = is_in_older or one.offset <= base - older[-1]
+    else:
+        is_left_over = is_in_older and one.offset == 0
     return None if is_left_over else here
 
 
