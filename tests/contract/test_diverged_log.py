@@ -238,6 +238,10 @@ def test_a_second_run_does_nothing_and_the_old_name_is_closed(rmq: Rmq, stores: 
     tried = rmq.json("import-store", newer, "--broker", "broker-a", "--continue-as", "broker-a-2", "--dry-run")
     assert (tried["status"], tried["continued"]["end"]) == ("dry_run", 7 * SIZE)
     assert rmq("import-store", newer, "--broker", "broker-a-2", "--shard", "broker-a", "--dry-run").exit_code == 2
+    for dry_run in ((), ("--dry-run",)):
+        mistyped = rmq("import-store", newer, "--broker", "broker-a", *CONTINUE, "--shard", "broker-b", *dry_run)
+        assert (mistyped.exit_code, "no shard broker-b" in mistyped.err) == (2, True)
+    assert [row["shard"] for row in rmq.json("sql", "SELECT DISTINCT shard FROM positions")] == ["broker-a"]
     answer = rmq.json("import-store", newer, "--broker", "broker-a", *CONTINUE, "--request", "2026-01-01-cut")
     again = rmq.json("import-store", newer, "--broker", "broker-a", *CONTINUE, "--request", "2026-01-01-cut")
     assert again == answer | {"status": "already_committed", "warnings": []}

@@ -749,6 +749,23 @@ def test_salvage_finds_the_record_after_damage_wherever_a_chunk_of_reading_ends(
     assert (min(one.begin for one in report.salvaged), max(one.end for one in report.salvaged)) == (96, 2 * 96)
 
 
+@pytest.mark.parametrize("chunk_bytes", [3 * 96, FILE_BYTES])
+@pytest.mark.parametrize("damage", [b"", b"?"], ids=["size", "size-and-body"])
+def test_a_record_whose_size_reaches_behind_the_last_one_hides_none(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: bytes, chunk_bytes: int
+) -> None:
+    """Only zeros follow the bytes that it claims, as they follow a record that a broker is writing."""
+    monkeypatch.setattr(import_slice, "CHUNK_BYTES", chunk_bytes)
+    folder = store_of(tmp_path / "made", *[{}] * 6)
+    overwrite(commit_log(folder, 0), 96, struct.pack(">i", 6 * 96))
+    overwrite(commit_log(folder, 0), 96 + 90, damage)
+    with pytest.raises(DamagedRecord, match="at byte 96 "):
+        lake.load(folder)
+    report = lake.load(folder, salvage=True)
+    assert [(one.begin, one.end) for one in report.salvaged] == [(96, 2 * 96)]
+    assert (report.messages, report.end) == (5, 6 * 96)
+
+
 @pytest.mark.parametrize("chunk_bytes", [3 * 96, 5 * 96, FILE_BYTES])
 def test_bytes_after_the_end_of_the_log_are_noted_wherever_a_chunk_of_reading_ends(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk_bytes: int

@@ -6,6 +6,7 @@ from tests.faults.guard import Guard, cases
 
 IMPORT = "tests/contract/test_import_store.py"
 IMPORTS = "tests/faults/test_import_guards.py"
+IMPORTED = "tests/contract/test_imported_log.py"
 LOST_ENDS = "tests/contract/test_lost_ends.py"
 LAST_RECORDS = "tests/unit/test_last_records.py"
 SEND = "tests/contract/test_engines_send.py"
@@ -99,7 +100,27 @@ REQUESTS = (
         ),
         deep=True,
     ),
-    Guard("lake.broker.diverged_log:refuse_imported", cases(IMPORTS, "a_log_is_imported_under_one_name")),
+    Guard("lake.broker.imported_log:refuse_imported", cases(IMPORTS, "a_log_is_imported_under_one_name")),
+    Guard(
+        "lake.broker.import_store:_Import.commit_part",
+        cases(IMPORTED, "a_log_that_another_import_brought_in_meanwhile_is_refused"),
+        (("refuse_imported(self.store, self.broker.files, log, broker_name, begin)", "pass"),),
+    ),
+    Guard(
+        "lake.broker.imported_log:_names_with",
+        cases(IMPORTED, "a_copy_of_the_log_is_refused_under_a_new_name"),
+        (("if others and begin is None", "if False"),),
+    ),
+    Guard(
+        "lake.broker.last_records:shows_last_records",
+        cases(IMPORTED, "the_log_of_another_broker_with_messages_at_the_same_places_is_imported"),
+        (("hash_of(source, file, begin, end) == digest", "True"),),
+    ),
+    Guard(
+        "lake.broker.salvage:is_last_written",
+        cases(IMPORT, "a_record_whose_size_reaches_behind_the_last_one_hides_none"),
+        (("next_record(data, begin, file.end_offset, begin) is None", "True"),),
+    ),
     # --- requests: sent, deleted, redriven, consumed once ---
     Guard(
         "commit.request:refuse_other_request",

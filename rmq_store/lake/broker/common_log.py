@@ -16,23 +16,22 @@ from rmq_store.broker_files.file_source import FileSource
 from rmq_store.broker_files.mapped_file_queue import MappedFileQueue
 from rmq_store.broker_files.queue_generations import Generations
 from rmq_store.commit.positions import import_id
-from rmq_store.lake.broker.last_records import FINGERPRINT_BYTES
-from rmq_store.lake.broker.salvage import place_after_damage
+from rmq_store.lake.broker.log_items import bytes_at, goes_on, over_blank, place_behind_damage
 from rmq_store.lake.read.message_search import quoted
 from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.imports import CONTINUES, first_of_continued, generations, last_import, last_records_of
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
-from rmq_store.log.commit_log import BEHIND_BYTES, Blank, Damage, MoreBytes, NothingWritten, Stop, item_at, record_at
+from rmq_store.log.commit_log import BEHIND_BYTES, record_at
 from rmq_store.log.inner_batch import is_inner_batch
 from rmq_store.log.record import Record
 
 _MARKS = 4096
 """Into so many stretches the imported part of the log is cut; the records of one of them are looked at one by one."""
 
-_SAME = ("topic", "queue_id", "store_size", "body_crc", "born_timestamp", "store_timestamp")
+SAME = ("topic", "queue_id", "store_size", "body_crc", "born_timestamp", "store_timestamp")
 """What makes two records the same, at the same place, and the queue offset."""
-_COLUMNS = (*_SAME, "queue_offset")
+_COLUMNS = (*SAME, "queue_offset")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +95,7 @@ def common_log(
         if earlier is None or earlier.broker_name != broker_name:
             return earlier
         common_end, others = earlier.end, marks
-    behind = _place_behind_damage(source, log, _over_blank(source, log, common_end))
+    behind = place_behind_damage(source, log, over_blank(source, log, common_end))
     is_other_behind = True
     if behind is not None and behind < imported:
         rows = _rows(store, f"{of_broker} AND commit_log_offset >= {common_end} AND commit_log_offset <= {behind}")
@@ -109,11 +108,11 @@ def common_log(
         FROM messages WHERE {of_broker} AND commit_log_offset >= {common_end}
     """
     (lost,) = query(store, text).to_pylist()
-    is_exact = next_place in (common_end, _over_blank(source, log, common_end))
+    is_exact = next_place in (common_end, over_blank(source, log, common_end))
     is_exact |= next_place == imported and _ends_with_marker(shard, broker_name, common_end)
     is_exact &= is_other_behind
     has_all = not others and not lost["messages"] and imported <= log.files[-1].end_offset
-    continues = _goes_on(source, log, common_end)
+    continues = goes_on(source, log, common_end)
     return CommonLog(broker_name, common_end, continues, lost["messages"], lost["queues"], is_exact, has_all)
 
 
@@ -132,22 +131,6 @@ def _common_with_earlier_name(
     if common is None or (common.broker_name, common.end) != (earlier, continued["end"]):
         return common
     return replace(common, broker_name=broker_name)
-
-
-def imported_as(store: LakeStore, source: FileSource, log: MappedFileQueue) -> tuple[str, str] | None:
-    """The shard and the broker name that have the first record of the log, in a queue or in the archive; None: nothing shows
-    that the log was imported. Brokers have records at equal offsets, but not of one host, time and message."""
-    record = _next_record(source, log, log.files[0].start_offset) if log.files else None
-    if record is None:
-        return None
-    place = f"commit_log_offset = {record.commit_log_offset} AND store_timestamp = {record.store_timestamp}"
-    columns = (*_SAME, "born_host", "store_host")
-    texts = [
-        f"SELECT shard, broker_name, {', '.join(columns)} FROM {relation} WHERE {place}"
-        for relation in ("msg", "archived")
-    ]
-    rows = query(store, " UNION ALL ".join(texts)).to_pylist()
-    return min(((row["shard"], row["broker_name"]) for row in rows if _has_same(columns, record, row)), default=None)
 
 
 def what_differs(common: CommonLog | None, broker_name: str) -> str:
@@ -201,14 +184,14 @@ def _common(rows: Sequence[Mapping[str, Any]], is_same: Callable[[Mapping[str, A
 
 def _is_same(source: FileSource, log: MappedFileQueue, queues: Generations, row: Mapping[str, Any]) -> bool:
     place, size = row["commit_log_offset"], row["store_size"]
-    record = record_at(_read(source, log, place, size), 0, place)
-    if not isinstance(record, Record) or not _has_same(_SAME, record, row):
+    record = record_at(bytes_at(source, log, place, size), 0, place)
+    if not isinstance(record, Record) or not has_same(SAME, record, row):
         return False
     offset = row["queue_offset"]  # as it is at the broker, where the message has no entry
     return record.queue_offset in (offset, queues.broker_offset(record.topic, record.queue_id, offset))
 
 
-def _has_same(columns: Sequence[str], record: Record, row: Mapping[str, Any]) -> bool:
+def has_same(columns: Sequence[str], record: Record, row: Mapping[str, Any]) -> bool:
     """Whether the row has these columns from the record. A message of an inner batch has the CRC of its own body."""
     own = ("body_crc",) if is_inner_batch(record.sys_flag, record.properties) else ()
     return all(getattr(record, name) == row[name] for name in columns if name not in own)
@@ -224,53 +207,3 @@ def _ends_with_marker(shard: Shard, broker_name: str, offset: int) -> bool:
     newest = last_import(shard, broker_name)
     records = last_records_of(newest) if newest else None
     return records is not None and records[1] == offset + BEHIND_BYTES
-
-
-def _place_behind_damage(source: FileSource, log: MappedFileQueue, offset: int) -> int | None:
-    """Where the log goes on with a good record behind the damaged one at the physical offset; None: nowhere, or there is no
-    damage."""
-    if not isinstance(_item_at(source, log, offset), Damage):
-        return None
-    record = _next_record(source, log, offset)
-    return record.commit_log_offset if record else None
-
-
-def _next_record(source: FileSource, log: MappedFileQueue, offset: int) -> Record | None:
-    """The first good record from a physical offset on, over damage and what is not written; None: there is none."""
-    item = _item_at(source, log, offset, FINGERPRINT_BYTES)
-    while not isinstance(item, Record):
-        at, place = item.commit_log_offset, None
-        if isinstance(item, Damage):
-            place = place_after_damage(source, log.file_at(at), item)
-        if place is None:
-            place = next((file.start_offset for file in log.files if file.start_offset > at), None)
-        if place is None:
-            return None
-        item = _item_at(source, log, place)
-    return item
-
-
-def _goes_on(source: FileSource, log: MappedFileQueue, offset: int) -> bool:
-    return not isinstance(_item_at(source, log, _over_blank(source, log, offset)), NothingWritten)
-
-
-def _over_blank(source: FileSource, log: MappedFileQueue, offset: int) -> int:
-    """The offset, or the begin of the next file where the log's file ends there."""
-    item = _item_at(source, log, offset)
-    return offset + item.skipped if isinstance(item, Blank) else offset
-
-
-def _item_at(source: FileSource, log: MappedFileQueue, offset: int, size: int = BEHIND_BYTES) -> Record | Stop:
-    """What the log has at a physical offset, by at least ``size`` bytes. Behind its files nothing is written."""
-    data = _read(source, log, offset, size)
-    item = item_at(data, 0, offset, log.file_at(offset).end_offset) if data else NothingWritten(offset)
-    return _item_at(source, log, offset, item.needed) if isinstance(item, MoreBytes) and item.needed > size else item
-
-
-def _read(source: FileSource, log: MappedFileQueue, offset: int, size: int) -> bytes:
-    """Bytes of the log, as many as the file has there; none behind its files."""
-    file = next((file for file in log.files if file.start_offset <= offset < file.end_offset), None)
-    if file is None:
-        return b""
-    begin = offset - file.start_offset
-    return source.read(file.name, begin, begin + size)

@@ -31,11 +31,11 @@ from rmq_store.commit.positions import (
     queue_of,
 )
 from rmq_store.errors import BadData, WrongUse
-from rmq_store.lake.broker.common_log import CommonLog, common_log, imported_as, what_differs
+from rmq_store.lake.broker.common_log import CommonLog, common_log, what_differs
 from rmq_store.lake.broker.import_part import OtherLog, begin_of, refuse_missing_files
 from rmq_store.lake.read.message_search import quoted
 from rmq_store.lake.sql.sql import query
-from rmq_store.lake.table.imports import CONTINUES, last_import, next_name, refuse_continued
+from rmq_store.lake.table.imports import CONTINUES, last_import, refuse_continued
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.message.message import MessageQueue
@@ -154,23 +154,6 @@ def refuse_closed(shard: Shard, broker_name: str) -> None:
             f"broker {broker_name} was cut over to shard {shard.name}: its files cannot be imported any more until "
             "'rmq hand-back' gives its groups back to it"
         )
-
-
-def refuse_imported(store: LakeStore, source: FileSource, log: MappedFileQueue, broker_name: str) -> None:
-    """Raises WrongUse when the log, which is to be imported under a new broker name, has messages that were imported under
-    another one: after a mistake in the name, under a new name of the broker, or from a slave, whose log is its master's."""
-    imported = imported_as(store, source, log)
-    if imported is None:
-        return
-    (shard,), name = store.shards(imported[0]), imported[1]
-    while later := next_name(shard, name):
-        name = later
-    raise WrongUse(
-        f"the log of {source} has messages that were imported as those of broker {name}: under another name they would be in "
-        f"the store twice, and each group would consume them twice. Import it with --broker {name} --shard {shard.name}; if "
-        f"that says that the broker lost the end of its log, also with --continue-as {broker_name}. Else only a new store "
-        "(--root) can have them again"
-    )
 
 
 def continued_log(ctl: Ctl) -> ContinuedLog | None:

@@ -42,6 +42,7 @@ from rmq_store.lake.broker.salvage import (
     CHUNK_BYTES,
     HOLE,
     Skipped,
+    is_last_written,
     is_unwritten,
     is_whole_now,
     place_after_damage,
@@ -220,7 +221,7 @@ def _imported(job: ImportJob, task: ImportTask, attempt: str) -> ImportResult:
             case MoreBytes(offset, needed) if offset < task.end < offset + needed <= task.end + BEHIND_BYTES:
                 at, chunk_bytes, read_end = offset, needed, offset + needed
                 continue
-            case Damage() if stop.torn and is_unwritten(job.source, task.file, end):
+            case Damage() if stop.torn and is_last_written(job.source, task.file, stop, end):
                 torn = stop
             # A running broker writes in order: what was followed by something is whole by now, or it is damage.
             case Damage(offset) if is_whole_now(job.source, task.file, stop):

@@ -37,13 +37,14 @@ from rmq_store.errors import BadData, RmqError, WrongUse
 from rmq_store.lake.broker.broker_configs import BrokerConfigs, read_configs
 from rmq_store.lake.broker.broker_levels import with_levels_to_end
 from rmq_store.lake.broker.common_log import common_log, what_differs
-from rmq_store.lake.broker.diverged_log import LogCut, log_cut, refuse_closed, refuse_imported
+from rmq_store.lake.broker.diverged_log import LogCut, log_cut, refuse_closed
 from rmq_store.lake.broker.handed_offsets import Handed, handed_offsets, not_installed, queues_at_broker
 from rmq_store.lake.broker.import_commit import PartOf, import_commit, new_generations, proposal_of
 from rmq_store.lake.broker.import_entries import newest_entries
 from rmq_store.lake.broker.import_part import OtherLog, begin_of, read_part
 from rmq_store.lake.broker.import_request import ImportReport, ImportRequest, report_of
 from rmq_store.lake.broker.import_slice import ImportJob
+from rmq_store.lake.broker.imported_log import refuse_imported
 from rmq_store.lake.broker.rocksdb_source import with_rocksdb
 from rmq_store.lake.broker.root_file_source import file_source
 from rmq_store.lake.commit.claim import HeldClaim, claimed
@@ -220,6 +221,7 @@ class _Import:
         positions = shard.positions()
         begun = positions if cut is None else positions.advanced(positions.version, cut.advance, {})
         begin = self._begin(positions) if cut is None else cut.common.end
+        refuse_imported(self.store, self.broker.files, log, broker_name, begin)
         generations = self._generations(cut)
         job = self._job(generations)
         progressed = partial(self._progressed, parts, begin)
@@ -256,6 +258,7 @@ class _Import:
         """A dry run of an import that continues another log."""
         cut, positions = self.cut(), self.shard.positions()
         end = (positions.get(import_id(self.request.broker_name)) or 0) if cut is None else cut.common.end
+        refuse_imported(self.store, self.broker.files, self.broker.log, self.request.broker_name, end)
         return ImportReport(
             status=Status.DRY_RUN,
             shard=self.shard.name,
@@ -425,8 +428,9 @@ def _shard_of(store: LakeStore, request: ImportRequest, source: FileSource) -> S
                 f"broker {request.broker_name} is imported into shard {name}: a broker's queues are in one shard. Import it "
                 f"there (--shard {name}), or another broker's store under another name (--broker)"
             )
-    if names and request.continues is None:  # one that continues a log shows where that ends
-        refuse_imported(store, source, log, request.broker_name)
+    if request.continues is not None:  # it shows where the log of the other name ends, which is in a shard
+        return store.shards(request.shard_name)[0]
+    refuse_imported(store, source, log, request.broker_name)
     return store.create_shard(request.shard_name)
 
 

@@ -59,6 +59,15 @@ def has_last_records(source: FileSource, log: MappedFileQueue, recorded: list[An
     return file is None or hash_of(source, file, begin, end) == digest
 
 
+def shows_last_records(source: FileSource, log: MappedFileQueue, recorded: list[Any]) -> bool:
+    """Whether the log has what ``last_records_of`` answers for an import: then it is the log of that one. An import of an
+    earlier version that ended with a file may have recorded only the rest behind the file's last record, which shows nothing.
+    """
+    begin, end, digest = recorded
+    file = next((file for file in log.files if file.start_offset <= begin < file.end_offset), None)
+    return file is not None and end < file.end_offset and hash_of(source, file, begin, end) == digest
+
+
 def hash_of(source: FileSource, file: MappedFile, begin: int, end: int) -> str:
     """The hash of the bytes ``[begin, end)``, physical offsets in the file."""
     return hashlib.sha256(source.read(file.name, begin - file.start_offset, end - file.start_offset)).hexdigest()

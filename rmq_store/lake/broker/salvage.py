@@ -40,16 +40,17 @@ class Skipped:
 def place_after_damage(source: FileSource, file: MappedFile, damage: Damage) -> int | None:
     """The physical offset where the log continues after the damaged record: at the next good record of the file; behind the
     damaged one, if that is the last one written; at the end of a file that is full. None: nothing tells, so the log may end at
-    the damaged record, and a broker writes on there or nearby."""
+    the damaged record, and a broker writes on there or nearby. The damaged record's size is used last: it may be what is wrong.
+    """
     at = begin = damage.commit_log_offset
-    if damage.size and is_unwritten(source, file, begin + damage.size):
-        return begin + damage.size
     while True:
         end = min(at + CHUNK_BYTES, file.end_offset)
         data = source.read(file.name, at - file.start_offset, end - file.start_offset)
         if (offset := next_record(data, at, file.end_offset, max(begin, at - 1))) is not None:
             return offset
         if end == file.end_offset:
+            if damage.size and is_unwritten(source, file, begin + damage.size):
+                return begin + damage.size
             return None if is_unwritten(source, file, end - BEHIND_BYTES) else end
         at = end - _HEAD_BYTES + 1  # the bytes may end in the head of a record
 
@@ -78,6 +79,14 @@ def is_unwritten(source: FileSource, file: MappedFile, begin: int, end: int | No
     )
     reads = (source.read(file.name, *piece) for piece in pieces)
     return all(only_zeros(data, 0) for data in reads)
+
+
+def is_last_written(source: FileSource, file: MappedFile, damage: Damage, end: int) -> bool:
+    """Whether a torn record is the last of its file, of which the bytes up to the physical offset ``end`` were looked at: a
+    good one in the bytes that it claims shows that its size is wrong, and that the log goes on."""
+    begin = damage.commit_log_offset
+    data = source.read(file.name, begin - file.start_offset, begin + damage.size - file.start_offset)
+    return next_record(data, begin, file.end_offset, begin) is None and is_unwritten(source, file, end)
 
 
 def is_whole_now(source: FileSource, file: MappedFile, damage: Damage) -> bool:

@@ -1,0 +1,61 @@
+"""What a broker's log has at a physical offset, read from its files record by record. An import reads whole files instead
+(``import_slice.py``)."""
+
+from __future__ import annotations
+
+from rmq_store.broker_files.file_source import FileSource
+from rmq_store.broker_files.mapped_file_queue import MappedFileQueue
+from rmq_store.lake.broker.last_records import FINGERPRINT_BYTES
+from rmq_store.lake.broker.salvage import place_after_damage
+from rmq_store.log.commit_log import BEHIND_BYTES, Blank, Damage, MoreBytes, NothingWritten, Stop, item_at
+from rmq_store.log.record import Record
+
+
+def place_behind_damage(source: FileSource, log: MappedFileQueue, offset: int) -> int | None:
+    """Where the log goes on with a good record behind the damaged one at the physical offset; None: nowhere, or there is no
+    damage."""
+    if not isinstance(item_of(source, log, offset), Damage):
+        return None
+    record = next_good_record(source, log, offset)
+    return record.commit_log_offset if record else None
+
+
+def next_good_record(source: FileSource, log: MappedFileQueue, offset: int) -> Record | None:
+    """The first good record from a physical offset on, over damage and what is not written; None: there is none."""
+    item = item_of(source, log, offset, FINGERPRINT_BYTES)
+    while not isinstance(item, Record):
+        at, place = item.commit_log_offset, None
+        if isinstance(item, Damage):
+            place = place_after_damage(source, log.file_at(at), item)
+        if place is None:
+            place = next((file.start_offset for file in log.files if file.start_offset > at), None)
+        if place is None:
+            return None
+        item = item_of(source, log, place)
+    return item
+
+
+def goes_on(source: FileSource, log: MappedFileQueue, offset: int) -> bool:
+    return not isinstance(item_of(source, log, over_blank(source, log, offset)), NothingWritten)
+
+
+def over_blank(source: FileSource, log: MappedFileQueue, offset: int) -> int:
+    """The offset, or the begin of the next file where the log's file ends there."""
+    item = item_of(source, log, offset)
+    return offset + item.skipped if isinstance(item, Blank) else offset
+
+
+def item_of(source: FileSource, log: MappedFileQueue, offset: int, size: int = BEHIND_BYTES) -> Record | Stop:
+    """What the log has at a physical offset, by at least ``size`` bytes. Behind its files nothing is written."""
+    data = bytes_at(source, log, offset, size)
+    item = item_at(data, 0, offset, log.file_at(offset).end_offset) if data else NothingWritten(offset)
+    return item_of(source, log, offset, item.needed) if isinstance(item, MoreBytes) and item.needed > size else item
+
+
+def bytes_at(source: FileSource, log: MappedFileQueue, offset: int, size: int) -> bytes:
+    """Bytes of the log, as many as the file has there; none behind its files."""
+    file = next((file for file in log.files if file.start_offset <= offset < file.end_offset), None)
+    if file is None:
+        return b""
+    begin = offset - file.start_offset
+    return source.read(file.name, begin, begin + size)

@@ -1,0 +1,108 @@
+"""A log that is in the store under one broker name is not imported under another one, by whatever part of it shows that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rmq_store.errors import WrongUse
+from rmq_store.lake.commit import commit as commit_steps
+from tests.contract.test_diverged_log import messages
+from tests.contract.test_import_store import BROKER, FILE_BYTES, Lake
+from tests.contract.test_lost_ends import bodies, log_of, without_last
+
+ALL = [messages(0, 5), messages(5, 9), messages(9, 12)]
+"""The messages of a log of three files."""
+OTHER = "broker-b"
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(tmp_path / "lake")
+
+
+def log(folder: Path, *removed: int) -> Path:
+    """The store of the broker, without the files with these numbers."""
+    log_of(folder, *ALL)
+    for number in removed:
+        (folder / "commitlog" / f"{number * FILE_BYTES:020}").unlink()
+    return folder
+
+
+def damaged_at(folder: Path, number: int) -> Path:
+    """The store, with another body of the message with this number."""
+    for file in (folder / "commitlog").iterdir():
+        file.write_bytes(file.read_bytes().replace(b"o%03d" % number, b"xxxx"))
+    return folder
+
+
+def load_second(lake: Lake, folder: Path, first: str = BROKER, second: str = OTHER) -> None:
+    """Refused, and nothing of the broker is in the store."""
+    before = lake.positions()
+    with pytest.raises(WrongUse, match=f"those of broker {first}: under another name .*--broker {first} --shard s1"):
+        lake.load(folder, broker=second)
+    assert lake.positions() == before
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (lambda at: log(at), lambda at: log(at)),
+        (lambda at: log(at, 0), lambda at: log(at)),
+        (lambda at: log(at), lambda at: log(at, 0)),
+        (lambda at: log(at, 0), lambda at: without_last(log(at))),
+        (lambda at: log(at, 0), lambda at: without_last(damaged_at(log(at), 5))),
+        (lambda at: log(at, 0), lambda at: log_of(at, *ALL[:2], messages(20, 30))),
+        (lambda at: log(at), lambda at: log_of(at, *ALL[:2], messages(20, 30))),
+        (lambda at: without_last(log(at, 0)), lambda at: log(at)),
+    ],
+    ids=[
+        "the-same", "more-at-the-begin", "less-at-the-begin", "an-older-copy", "an-older-copy-with-damage",
+        "a-log-that-was-cut", "less-at-the-begin-and-cut", "more-at-both-ends",
+    ],
+)  # fmt: skip
+def test_a_copy_of_the_log_is_refused_under_a_new_name(
+    lake: Lake, tmp_path: Path, first: Callable[[Path], Path], second: Callable[[Path], Path]
+) -> None:
+    lake.load(first(tmp_path / "first"))
+    load_second(lake, second(tmp_path / "second"))
+
+
+def test_a_salvage_that_left_out_the_begin_does_not_hide_the_log(lake: Lake, tmp_path: Path) -> None:
+    lake.load(damaged_at(log(tmp_path / "first"), 0), salvage=True)
+    load_second(lake, log(tmp_path / "second"))
+    load_second(lake, without_last(log(tmp_path / "older")))
+
+
+def test_files_that_came_in_under_a_wrong_name_are_refused_under_the_right_one(lake: Lake, tmp_path: Path) -> None:
+    lake.load(log_of(tmp_path / "first", ALL[0], b""))  # up to the end of the first file
+    lake.load(log(tmp_path / "wrong", 0), broker=OTHER)
+    load_second(lake, log(tmp_path / "right"), OTHER, BROKER)
+    assert bodies(lake) == [f"o{n:03}" for n in range(12)]
+    assert lake.load(log(tmp_path / "right", 0), broker=OTHER).status == "unchanged"
+
+
+def test_a_log_that_another_import_brought_in_meanwhile_is_refused(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at the store, which had nothing then, and the claim."""
+
+    def on_step(step: str) -> None:
+        if step == "1.planned":
+            monkeypatch.undo()
+            lake.load(log(tmp_path / "first"))
+
+    monkeypatch.setattr(commit_steps, "on_step", on_step)
+    with pytest.raises(WrongUse, match=f"those of broker {BROKER}: under another name"):
+        lake.load(log(tmp_path / "second"), broker=OTHER)
+    assert f"import/{OTHER}" not in lake.positions()
+
+
+def test_the_log_of_another_broker_with_messages_at_the_same_places_is_imported(lake: Lake, tmp_path: Path) -> None:
+    """Also where both have only the rest of a file behind their last records, which is the same in every log."""
+    lake.load(log_of(tmp_path / "first", ALL[0], b""))
+    assert lake.load(log_of(tmp_path / "second", messages(0, 5, of="new"), b""), broker=OTHER).messages == 5
+    assert lake.load(log_of(tmp_path / "second", messages(0, 5, of="new"), ALL[1]), broker=OTHER).messages == 4
+    assert len(bodies(lake)) == 14
