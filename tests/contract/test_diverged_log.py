@@ -289,10 +289,10 @@ def test_a_log_that_was_imported_is_refused_under_another_name(rmq: Rmq, stores:
 def test_another_broker_with_the_same_offsets_is_never_refused(
     lake: Lake, tmp_path: Path, other: dict[str, Any]
 ) -> None:
-    """The first records differ in one field, and have the same size."""
+    """The first records differ in one field, the others in their bodies, and all have the same size."""
     first, *rest = messages(0, 4)
     lake.load(store_of(tmp_path / "first", first, *rest))
-    source = store_of(tmp_path / "other", first | other, *rest)
+    source = store_of(tmp_path / "other", first | other, *messages(1, 4, of="new"))
     assert lake.load(source, broker="broker-b").messages == 4
 
 
