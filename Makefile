@@ -35,7 +35,13 @@ demo: setup ## the main job on a small broker store: import, windows, retries, d
 test: setup ## every check and every test but those of make e2e
 	@$(MAKE) --no-print-directory -j 2 check pytest  # mypy alone would leave a core idle
 
-pytest: setup
+# With it a JVM of the tests starts with two thirds of the processor time. A Java that makes none runs the tests too.
+CLASSES := .cache/spark-classes.jsa
+
+$(CLASSES): $(READY)
+	@.venv/bin/python -m tests.spark.class_archive $@ || echo "no archive of Spark's classes: the tests take longer"
+
+pytest: setup $(CLASSES)
 	.venv/bin/python -m pytest -m "not platform and not s3a" $(PYTEST_ARGS)
 
 e2e: setup ## the services of docker-compose.yaml on loopback, and what a user does with them, in REST and a browser

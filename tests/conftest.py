@@ -14,6 +14,7 @@ import pytest
 from hypothesis import settings
 
 from demo.archives import unpack
+from tests.java_options import java_options
 from tests.postgres import airflow_database
 from tests.s3 import root, s3_root, s3_server
 
@@ -41,8 +42,7 @@ def _in_memory() -> str | None:
 if folder_in_memory := _in_memory():
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", folder_in_memory)
 
-# A test's JVM lives for seconds, so optimizing its code costs more than it saves. A value of the user's wins.
-os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+os.environ.setdefault("JAVA_TOOL_OPTIONS", java_options())  # a value of the user's wins
 
 MARKED_FOLDERS = ("e2e", "spark", "airflow")
 """Their tests take longest, so they run first, in this order: two workers then end together."""
