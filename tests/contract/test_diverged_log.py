@@ -233,6 +233,41 @@ def test_damage_behind_the_cut_is_refused_and_changes_nothing(
     assert rmq.json("sql", "SELECT * FROM positions WHERE kind <> 'own'") == before
 
 
+@pytest.mark.parametrize(
+    "end", [b"\0\0\0\x60", b"\0\0\0\x60\xda\xa3\x20\xa7", b"no record" * 40], ids=["size", "head", "other"]
+)
+def test_a_copy_that_ends_in_a_record_is_an_older_one(rmq: Rmq, stores: tuple[str, str], end: bytes) -> None:
+    """Nothing was lost, and what follows in the next copy is here already."""
+    older = store_of(rmq.folder / "older", *messages(0, 7))
+    log = older / "commitlog" / f"{0:020}"
+    content = bytearray(log.read_bytes())
+    content[7 * SIZE : 7 * SIZE + len(end)] = end
+    log.write_bytes(content)
+    for options in ((), CONTINUE):
+        refused = rmq("import-store", str(older), "--broker", "broker-a", *options)
+        assert (refused.exit_code > 0, "and ends there" in refused.err) == (True, True), refused
+    assert rmq.json("import-store", stores[0], "--broker", "broker-a")["status"] == "unchanged"
+
+
+@pytest.mark.parametrize("at", [15, 26, 47, 63, 93], ids=lambda at: f"byte-{at}")
+@pytest.mark.parametrize("number", [0, 11, 17, 19])
+def test_a_field_without_a_checksum_that_was_changed_is_no_cut(
+    rmq: Rmq, stores: tuple[str, str], number: int, at: int
+) -> None:
+    """The records behind it are those that were imported: in the store twice, each group would consume them twice."""
+    more = store_of(rmq.folder / "more", *messages(0, 30))
+    log = more / "commitlog" / f"{0:020}"
+    content = bytearray(log.read_bytes())
+    content[number * SIZE + at] ^= 4
+    log.write_bytes(content)
+    rmq.json("consume", "--group", "g", "--max-messages", "15")
+    answer = rmq("import-store", str(more), "--broker", "broker-a")
+    assert (answer.exit_code, "every imported record is in it" in answer.err) == (1, True), answer
+    assert rmq.json("import-store", str(more), "--broker", "broker-a", *CONTINUE)["messages"] == 10
+    rmq.json("consume", "--group", "g")
+    assert sorted((rmq.folder / "bodies.txt").read_text().split()) == [f"o{n:03}" for n in range(30)]
+
+
 def test_a_second_run_does_nothing_and_the_old_name_is_closed(rmq: Rmq, stores: tuple[str, str]) -> None:
     first, newer = stores
     tried = rmq.json("import-store", newer, "--broker", "broker-a", "--continue-as", "broker-a-2", "--dry-run")

@@ -103,6 +103,16 @@ def test_a_group_that_the_broker_never_had_goes_on_where_it_was(cut_over: Rmq, i
     assert cut_over.json("audit")["audit"] == []
 
 
+def test_an_import_says_that_the_broker_has_older_offsets_than_it_was_given_back(cut_over: Rmq) -> None:
+    """As where nobody has installed the export: the broker consumes messages again, and so would a window here."""
+    cut_over.json(*BACK)
+    for offset, is_older in ((1, True), (1, True), (2, False), (3, False)):
+        report = cut_over.json("import-store", broker_files(cut_over, [*FIRST, in_t("e000", 2)], offset, 2), *BROKER)
+        older = [note for note in report["notes"] if "older offsets" in note]
+        assert ["given back: g (1 to consume again)" in note for note in older] == [True] * is_older
+        assert stored(cut_over) == (offset, "broker")
+
+
 def test_a_broker_may_be_handed_back_several_times(cut_over: Rmq) -> None:
     messages = [*FIRST]
     for number in range(2, 5):

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from rmq_store.errors import WrongUse
+from rmq_store.errors import RmqError, WrongUse
+from rmq_store.lake.broker import import_commit
 from rmq_store.lake.commit import commit as commit_steps
 from tests.contract.test_diverged_log import messages
 from tests.contract.test_import_store import BROKER, FILE_BYTES, Lake
-from tests.contract.test_lost_ends import bodies, log_of, without_last
+from tests.contract.test_lost_ends import bodies, log_of, records, without_last
 
 ALL = [messages(0, 5), messages(5, 9), messages(9, 12)]
 """The messages of a log of three files."""
@@ -98,6 +99,39 @@ def test_a_log_that_another_import_brought_in_meanwhile_is_refused(
     with pytest.raises(WrongUse, match=f"those of broker {BROKER}: under another name"):
         lake.load(log(tmp_path / "second"), broker=OTHER)
     assert f"import/{OTHER}" not in lake.positions()
+
+
+def test_a_log_whose_last_record_fills_its_file_but_for_the_marker_is_refused(lake: Lake, tmp_path: Path) -> None:
+    """Its last records end with the file. Nothing else shows the log, as after retention."""
+    size = FILE_BYTES - 8 - len(records(ALL[0], 0)) - len(records(messages(5, 6), 0)) + 4
+    last = messages(5, 6)[0] | {"stored_body": b"last".ljust(size, b".")}
+    lake.load(log_of(tmp_path / "first", [*ALL[0], last], b""))
+    second = log_of(tmp_path / "second", [*ALL[0], last], ALL[2])
+    for number in range(5):
+        damaged_at(second, number)
+    load_second(lake, second)
+
+
+def test_the_rest_of_a_file_shows_no_log(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is all that an import of an earlier version has recorded, and unwritten in the larger files of another broker."""
+    with monkeypatch.context() as earlier:
+        earlier.setattr(import_commit, "last_records", lambda *_: None)
+        lake.load(log_of(tmp_path / "first", ALL[0], b""))
+    other = log_of(tmp_path / "other", messages(0, 9, of="new"))
+    file = other / "commitlog" / f"{0:020}"
+    file.write_bytes(file.read_bytes().ljust(2 * FILE_BYTES, b"\0"))
+    assert lake.load(other, broker=OTHER).messages == 9
+
+
+def test_a_broker_is_imported_while_another_shard_is_damaged(lake: Lake, tmp_path: Path) -> None:
+    """A first import looks into each shard, and says what is wrong there."""
+    lake.load(without_last(log(tmp_path / "first")))
+    lake.store.create_shard("s2")
+    (entry,) = (tmp_path / "lake").rglob(f"s2/commitlog/_delta_log/{0:020}.json")
+    entry.write_text("{")
+    assert lake.load(log(tmp_path / "first")).messages == 3
+    with pytest.raises(RmqError, match="s2"):
+        lake.load(log_of(tmp_path / "other", messages(0, 5, of="new")), broker=OTHER)
 
 
 def test_the_log_of_another_broker_with_messages_at_the_same_places_is_imported(lake: Lake, tmp_path: Path) -> None:

@@ -118,6 +118,30 @@ def test_a_marker_that_was_written_over_is_missed(lake: Lake, tmp_path: Path) ->
     assert bodies(lake)[12:] == ["more", "o012", "o013"]
 
 
+@pytest.mark.parametrize(("before", "now"), [(b"", b"rest"), (b"rest", b""), (b"rest", b"more")])
+def test_what_is_behind_a_marker_does_not_count(lake: Lake, tmp_path: Path, before: bytes, now: bytes) -> None:
+    """As of a longer record that a broker had begun to write there."""
+
+    def store(rest: bytes, *more: Messages | bytes) -> Path:
+        folder = log_of(tmp_path / "store", BOTH, *more)
+        with (folder / "commitlog" / f"{0:020}").open("r+b") as file:
+            file.seek(FILE_BYTES - 100)
+            file.write(rest)
+        return folder
+
+    assert lake.load(store(before, b"")).end == FILE_BYTES
+    assert lake.load(store(now, messages(12, 15))).messages == 3
+
+
+def test_a_shorter_record_where_a_marker_was_is_the_cut(lake: Lake, tmp_path: Path) -> None:
+    """The log was cut before the marker. No record was there, so the place is certain, but where one may have been removed."""
+    lake.load(log_of(tmp_path / "first", BOTH, messages(12, 15)))
+    now = log_of(tmp_path / "now", [*BOTH, *messages(12, 14, of="new")], messages(14, 16, of="new"))
+    report = continued(lake, now)
+    assert report.continued is not None
+    assert (report.continued.end, report.continued.lost_messages, report.messages) == (12 * SIZE, 3, 4)
+
+
 def test_a_file_that_is_missing_behind_the_cut_is_not_passed_over(lake: Lake, tmp_path: Path) -> None:
     """No other message tells of those in it: they are the last ones of their queue."""
     kept = [message | {"queue_id": 5, "queue_offset": 0} for message in messages(4, 5)]
@@ -290,8 +314,9 @@ def test_a_large_last_record_is_compared_from_its_begin(lake: Lake, tmp_path: Pa
     store = tmp_path / "store"
     lake.load(log_of(store, [*BOTH, large]))
     assert recorded(lake)[0] == 12 * SIZE
+    other = large | {"queue_id": 8, "store_timestamp": 1_700_000_000_001}
     with pytest.raises(BadData, match=f"the same up to {12 * SIZE}"):
-        lake.load(log_of(tmp_path / "now", [*BOTH, large | {"queue_id": 8}], messages(12, 15)))
+        lake.load(log_of(tmp_path / "now", [*BOTH, other], messages(12, 15)))
     assert lake.load(log_of(store, [*BOTH, large], messages(12, 15))).messages == 3
 
 

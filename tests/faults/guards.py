@@ -38,8 +38,7 @@ EQUIVALENT: Mapping[str, str] = {
     "lake.broker.import_part:begin_of: if at >= first and digest and gap, without digest": (
         "an import that read nothing has no digest, and a broker's files before it do not come back"
     ),
-    "lake.broker.import_part:begin_of: if imported > end or other or (not has_last_records(source, log, "
-    "before.parameter(LAST_RECORDS))), without imported > end": (
+    "lake.broker.import_part:begin_of: if imported > end or not is_same, without imported > end": (
         "no file has bytes before such a position, so the fingerprints differ"
     ),
     "lake.broker.import_store:_shard_of: if name != request.shard_name and "

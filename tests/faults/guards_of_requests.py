@@ -113,8 +113,8 @@ REQUESTS = (
     ),
     Guard(
         "lake.broker.last_records:shows_last_records",
-        cases(IMPORTED, "the_log_of_another_broker_with_messages_at_the_same_places_is_imported"),
-        (("hash_of(source, file, begin, end) == digest", "True"),),
+        cases(IMPORTED, "the_rest_of_a_file_shows_no_log"),
+        (("not only_zeros(", "not bool("),),
     ),
     Guard(
         "lake.broker.salvage:is_last_written",

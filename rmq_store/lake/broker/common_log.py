@@ -15,11 +15,19 @@ from typing import Any
 from rmq_store.broker_files.file_source import FileSource
 from rmq_store.broker_files.mapped_file_queue import MappedFileQueue
 from rmq_store.broker_files.queue_generations import Generations
+from rmq_store.commit.ctl import Action
 from rmq_store.commit.positions import import_id
 from rmq_store.lake.broker.log_items import bytes_at, goes_on, over_blank, place_behind_damage
 from rmq_store.lake.read.message_search import quoted
 from rmq_store.lake.sql.sql import query
-from rmq_store.lake.table.imports import CONTINUES, first_of_continued, generations, last_import, last_records_of
+from rmq_store.lake.table.imports import (
+    CONTINUES,
+    first_of_continued,
+    generations,
+    last_import,
+    last_records_of,
+    salvaged_to,
+)
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.log.commit_log import BEHIND_BYTES, record_at
@@ -29,7 +37,9 @@ from rmq_store.log.record import Record
 _MARKS = 4096
 """Into so many stretches the imported part of the log is cut; the records of one of them are looked at one by one."""
 
-SAME = ("topic", "queue_id", "store_size", "body_crc", "born_timestamp", "store_timestamp")
+_CHECKED = ("store_size", "body_crc")
+_UNCHECKED = ("topic", "queue_id", "born_timestamp", "store_timestamp")
+SAME = (*_CHECKED, *_UNCHECKED)
 """What makes two records the same, at the same place, and the queue offset."""
 _COLUMNS = (*SAME, "queue_offset")
 
@@ -109,6 +119,8 @@ def common_log(
     """
     (lost,) = query(store, text).to_pylist()
     is_exact = next_place in (common_end, over_blank(source, log, common_end))
+    file_end = next((file.end_offset for file in log.files if file.start_offset < common_end <= file.end_offset), None)
+    is_exact |= next_place == file_end and _has_all_of(shard, broker_name, common_end)
     is_exact |= next_place == imported and _ends_with_marker(shard, broker_name, common_end)
     is_exact &= is_other_behind
     has_all = not others and not lost["messages"] and imported <= log.files[-1].end_offset
@@ -183,12 +195,15 @@ def _common(rows: Sequence[Mapping[str, Any]], is_same: Callable[[Mapping[str, A
 
 
 def _is_same(source: FileSource, log: MappedFileQueue, queues: Generations, row: Mapping[str, Any]) -> bool:
+    """Whether the log has the record of the row. No checksum covers the fields of ``_UNCHECKED``, so one of them may have been
+    changed since, at the broker or here. A record that a broker wrote later has other times."""
     place, size = row["commit_log_offset"], row["store_size"]
     record = record_at(bytes_at(source, log, place, size), 0, place)
-    if not isinstance(record, Record) or not has_same(SAME, record, row):
+    if not isinstance(record, Record) or not has_same(_CHECKED, record, row):
         return False
     offset = row["queue_offset"]  # as it is at the broker, where the message has no entry
-    return record.queue_offset in (offset, queues.broker_offset(record.topic, record.queue_id, offset))
+    is_at_offset = record.queue_offset in (offset, queues.broker_offset(record.topic, record.queue_id, offset))
+    return (not is_at_offset) + sum(not has_same((name,), record, row) for name in _UNCHECKED) <= 1
 
 
 def has_same(columns: Sequence[str], record: Record, row: Mapping[str, Any]) -> bool:
@@ -200,6 +215,12 @@ def has_same(columns: Sequence[str], record: Record, row: Mapping[str, Any]) -> 
 def _end_of(row: Mapping[str, Any]) -> int:
     end: int = row["commit_log_offset"] + row["store_size"]
     return end
+
+
+def _has_all_of(shard: Shard, broker_name: str, offset: int) -> bool:
+    """Whether no salvage and no retention has left out or removed imported records behind the physical offset: where none is
+    here then, none was."""
+    return salvaged_to(shard, {broker_name}) <= offset and not shard.ctls_since(0, action=str(Action.RETENTION))
 
 
 def _ends_with_marker(shard: Shard, broker_name: str, offset: int) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 
 from rmq_store.commit.ctl import SCHEDULE_GROUP, Observed
 from rmq_store.lake.table.imports import last_hand_back, names_of_log
@@ -27,14 +28,22 @@ def queues_at_broker(pairs: Iterable[tuple[str, MessageQueue]]) -> set[tuple[str
     return {(group, queue.topic, queue.queue_id) for group, queue in pairs}
 
 
-def not_installed(handed: Handed, at_broker: Iterable[Observed]) -> tuple[str, ...]:
-    """A note on the groups of which the broker's files lack an offset that was handed back."""
+def not_installed(handed: Handed, at_broker: Iterable[Observed], here: Iterable[Observed]) -> Iterator[str]:
+    """Notes on the groups of which the broker's files lack an offset that was handed back, or have an older one. ``here``: the
+    same offsets as those in the queues of the lake."""
     lacking = queues_at_broker(handed) - queues_at_broker((one.group, one.queue) for one in at_broker)
-    groups = {group for group, *_ in lacking} - {SCHEDULE_GROUP}
-    if not groups:
-        return ()
-    note = (
-        f"the broker's file of offsets lacks those of groups that were handed back: {listed(sorted(groups))}. Here they go on "
-        "from the hand-back; for the broker install the file of 'rmq offsets export'"
-    )
-    return (note,)
+    if groups := {group for group, *_ in lacking} - {SCHEDULE_GROUP}:
+        yield (
+            f"the broker's file of offsets lacks those of groups that were handed back: {listed(sorted(groups))}. Here they go "
+            "on from the hand-back; for the broker install the file of 'rmq offsets export'"
+        )
+    again: Counter[str] = Counter()
+    for one in here:
+        if one.group != SCHEDULE_GROUP:
+            again[one.group] += max(handed.get((one.group, one.queue), 0) - one.offset, 0)
+    if older := [f"{group} ({count:,} to consume again)" for group, count in sorted(again.items()) if count]:
+        yield (
+            f"the broker's file has older offsets of groups than it was given back: {listed(older)}. If they were "
+            "not reset there on purpose, install the file of 'rmq offsets export' at the broker, which must be stopped for it, "
+            "before a group starts there or here"
+        )

@@ -158,8 +158,10 @@ def begin_of(source: FileSource, log: MappedFileQueue, imported: int | None, bef
             f"{gap.last} is missing, so it cannot be checked that this is the log that was imported up to {imported}. Nothing "
             "was changed. Restore the file"
         )
-    other = at >= first and fingerprint(source, log, imported) != [at, digest]
-    if imported > end or other or not has_last_records(source, log, before.parameter(LAST_RECORDS)):
+    is_same = has_last_records(source, log, before.parameter(LAST_RECORDS))
+    if is_same is None:
+        is_same = at < first or fingerprint(source, log, imported) == [at, digest]
+    if imported > end or not is_same:
         raise OtherLog(f"the log of {source} is not the one that was imported up to {imported}")
     return imported
 

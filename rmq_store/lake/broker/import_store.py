@@ -359,7 +359,7 @@ class _Import:
             for (group, q), at in handed.items()
             if (q.topic, q.queue_id) not in left_out and not 0 < generations.base(q) >= at
         }
-        notes = (*configs.notes, *not_installed(exported, configs.observed))
+        notes = (*configs.notes, *not_installed(exported, configs.observed, observed))
         return replace(configs, observed=observed, parameters=parameters, notes=notes)
 
     def _has_entries(

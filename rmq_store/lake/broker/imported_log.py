@@ -14,7 +14,7 @@ from typing import Any
 from rmq_store.broker_files.file_source import FileSource
 from rmq_store.broker_files.mapped_file_queue import MappedFileQueue
 from rmq_store.commit.positions import PositionKind, import_id
-from rmq_store.errors import WrongUse
+from rmq_store.errors import RmqError, WrongUse
 from rmq_store.lake.broker.common_log import SAME, has_same
 from rmq_store.lake.broker.last_records import shows_last_records
 from rmq_store.lake.broker.log_items import bytes_at
@@ -22,7 +22,7 @@ from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.imports import last_import, last_records_of, next_name
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
-from rmq_store.log.commit_log import record_at
+from rmq_store.log.commit_log import BEHIND_BYTES, record_at
 from rmq_store.log.record import Record
 
 _COLUMNS = (*SAME, "born_host", "store_host")
@@ -63,7 +63,12 @@ def _names_with(
     first = log.files[0].start_offset if begin is None else begin
     others = False
     for shard in store.shards():
-        positions = shard.positions()
+        try:
+            positions = shard.positions()
+        except RmqError:
+            if begin is None:
+                raise
+            continue  # a broker that was imported before does not wait until another shard is repaired
         for name in sorted(positions.names(PositionKind.IMPORT) - {broker_name}):
             others = True
             if (positions.get(import_id(name)) or 0) > first and _ends_in(shard, name, source, log, first):
@@ -75,10 +80,11 @@ def _names_with(
 
 
 def _ends_in(shard: Shard, name: str, source: FileSource, log: MappedFileQueue, first: int) -> bool:
-    """Whether the log has the last records that were imported as those of the broker, from the physical offset ``first`` on."""
+    """Whether the log has the last records that were imported as those of the broker, and that they are behind the
+    physical offset ``first``: not only the marker behind them."""
     newest = last_import(shard, name)
     records = last_records_of(newest) if newest else None
-    return records is not None and records[1] > first and shows_last_records(source, log, records)
+    return records is not None and records[1] > first + BEHIND_BYTES and shows_last_records(source, log, records)
 
 
 def _first_rows(store: LakeStore, log: MappedFileQueue) -> list[Mapping[str, Any]]:

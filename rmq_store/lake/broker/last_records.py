@@ -12,7 +12,7 @@ from typing import Any
 
 from rmq_store.broker_files.file_source import FileSource
 from rmq_store.broker_files.mapped_file_queue import MappedFile, MappedFileQueue
-from rmq_store.log.commit_log import BEHIND_BYTES
+from rmq_store.log.commit_log import BEHIND_BYTES, only_zeros
 
 FINGERPRINT_BYTES = 4096
 
@@ -49,23 +49,24 @@ def last_records(source: FileSource, log: MappedFileQueue, last: Written, finger
     return [begin, end, hash_of(source, file, begin, end)] if begin < fingerprinted else None
 
 
-def has_last_records(source: FileSource, log: MappedFileQueue, recorded: list[Any] | None) -> bool:
-    """Whether the log has what ``last_records`` has recorded, as far as the broker still has the file. An import of an earlier
-    version has recorded nothing."""
+def has_last_records(source: FileSource, log: MappedFileQueue, recorded: list[Any] | None) -> bool | None:
+    """Whether the log has what ``last_records`` has recorded. None: the broker has removed the file, or nothing was recorded,
+    as by an import of an earlier version."""
     if not recorded:
-        return True
+        return None
     begin, end, digest = recorded
     file = next((file for file in log.files if file.start_offset <= begin < file.end_offset), None)
-    return file is None or hash_of(source, file, begin, end) == digest
+    return None if file is None else hash_of(source, file, begin, end) == digest
 
 
 def shows_last_records(source: FileSource, log: MappedFileQueue, recorded: list[Any]) -> bool:
     """Whether the log has what ``last_records_of`` answers for an import: then it is the log of that one. An import of an
-    earlier version that ended with a file may have recorded only the rest behind the file's last record, which shows nothing.
-    """
-    begin, end, digest = recorded
-    file = next((file for file in log.files if file.start_offset <= begin < file.end_offset), None)
-    return file is not None and end < file.end_offset and hash_of(source, file, begin, end) == digest
+    earlier version may have recorded only the rest of a file behind its last record: zeros, which show nothing."""
+    if not has_last_records(source, log, recorded):
+        return False
+    begin, end, _ = recorded
+    file = log.file_at(begin)
+    return not only_zeros(source.read(file.name, begin - file.start_offset, end - file.start_offset), 0)
 
 
 def hash_of(source: FileSource, file: MappedFile, begin: int, end: int) -> str:

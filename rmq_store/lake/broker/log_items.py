@@ -36,7 +36,10 @@ def next_good_record(source: FileSource, log: MappedFileQueue, offset: int) -> R
 
 
 def goes_on(source: FileSource, log: MappedFileQueue, offset: int) -> bool:
-    return not isinstance(item_of(source, log, over_blank(source, log, offset)), NothingWritten)
+    """Whether the log has a good record from the physical offset on, in what is written right there. Not behind a record that
+    is not whole, as where a copy ends."""
+    at = over_blank(source, log, offset)
+    return not isinstance(item_of(source, log, at), NothingWritten) and next_good_record(source, log, at) is not None
 
 
 def over_blank(source: FileSource, log: MappedFileQueue, offset: int) -> int:
