@@ -237,12 +237,20 @@ def error_answer(kind: str, message: str, exit_code: int, request_id: str = "") 
     return answer | ({"request_id": request_id} if request_id else {})
 
 
+_NO_THREAD = "can't start new thread"
+
+
 def defect(error: BaseException) -> str:
     """The message for an unexpected error: its first and last line, without the stack traces that Spark's errors have
-    in their text. A MemoryError is not a defect; its message says what to do."""
+    in their text. A lack of memory, threads or processes is not a defect; its message says what to do."""
+    facts = text_of(error)[:200] or type(error).__name__
     if isinstance(error, MemoryError):
-        facts = text_of(error)[:200] or type(error).__name__
         return f"out of memory ({facts}): give the process more memory, or do less in one request"
+    if isinstance(error, BlockingIOError) or (isinstance(error, RuntimeError) and _NO_THREAD in facts):
+        return (
+            f"the system refused a thread or a process ({facts}): raise its limits (ulimit -u, the pids of the container), or "
+            "run less at once"
+        )
     lines = [line.strip() for line in text_of(error).splitlines() if line.strip()]
     summary = " ... ".join(dict.fromkeys([*lines[:1], *lines[-1:]]))[:1000]
     return f"{type(error).__name__}: {summary} - this is a defect"

@@ -7,18 +7,23 @@ pyspark waits for the end of a job whatever is raised meanwhile, and then raises
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from rmq_store.errors import STOPPED, Terminated
+from rmq_store.utils.daemon_call import in_daemon
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+NO_ANSWER_S = 15.0
+"""So long a driver is asked to cancel a job, or to end a session, before it counts as gone."""
 _LOOK_EVERY_S = 0.5
 
 
@@ -32,19 +37,34 @@ def collected(session: SparkSession, frame: DataFrame) -> pa.Table:
         mark(tag)
         return frame.toArrow()
 
-    with ThreadPoolExecutor(1, "spark-job") as pool:
-        job: Future[pa.Table] = pool.submit(_with_settings_of_this_thread(session, rows))
-        try:
-            while not _has_ended(job):
-                if STOPPED.is_set():
-                    raise Terminated
-        except BaseException:
-            while not job.done():  # again and again: a job that has not begun yet has nothing to cancel
-                with suppress(Exception):  # Spark may have been stopped too
-                    cancel(tag)
-                _has_ended(job)
-            raise
-        return job.result()
+    job: Future[pa.Table] = Future()
+    try:
+        in_daemon(_with_settings_of_this_thread(session, rows), "spark-job", job)
+        while not _has_ended(job):
+            if STOPPED.is_set():
+                raise Terminated
+    except BaseException:
+        without_retries(session)
+        with suppress(RuntimeError):  # there is no thread
+            _cancel(job, partial(cancel, tag))
+        raise
+    return job.result()
+
+
+def _cancel(job: Future[pa.Table], cancel: Callable[[], object]) -> None:
+    """Cancel the job, and wait for its end, as long as Spark answers. Again and again: a job that has not begun yet has nothing
+    to cancel. A driver that is gone or does not answer is not waited for: what its tasks still write is in no commit."""
+    answered, attempt = time.monotonic(), in_daemon(cancel, "cancel-job")
+    while not _has_ended(job) and time.monotonic() - answered < NO_ANSWER_S:
+        if attempt.done():
+            answered = answered if attempt.exception() else time.monotonic()
+            attempt = in_daemon(cancel, "cancel-job")
+
+
+def without_retries(session: SparkSession) -> None:
+    """From now on a Connect server that does not answer is asked once: pyspark would ask it for ten minutes."""
+    if not is_classic(session):
+        session.client.set_retry_policies([])
 
 
 def _has_ended(job: Future[pa.Table]) -> bool:

@@ -8,6 +8,7 @@ Parquet with pyarrow (``rmq_store/lake/window/consume_slice.py``), so messages n
 
 from __future__ import annotations
 
+import atexit
 import os
 import pickle
 import socket
@@ -24,7 +25,8 @@ from rmq_store.errors import ListenerError, RmqError, StoreUnusable, WrongUse, t
 from rmq_store.lake.table.request_counter import note_uncounted
 from rmq_store.lake.window.engine import keep_loaded, spark_missing
 from rmq_store.settings.spark_settings import SHIP, SparkSettings, is_local_master
-from spark_jobs.cancellation import collected, is_classic
+from rmq_store.utils.daemon_call import in_daemon
+from spark_jobs.cancellation import NO_ANSWER_S, collected, is_classic, without_retries
 from spark_jobs.locked_folder import scratch_folder
 from spark_jobs.session import forget_ended_jvm, open_session
 from spark_jobs.ship import ship
@@ -180,11 +182,15 @@ def opened_session(
 
 def _stop(session: SparkSession) -> None:
     """End the session, as far as its driver is there. Raises nothing: a driver that has ended has no session, and an error here
-    would take the place of the one that says so, or of the answer of a window that is committed."""
+    would take the place of the one that says so, or of the answer of a window that is committed. Nor does that wait for a
+    Connect server that does not answer any more."""
     try:
-        if not is_classic(session):
-            session.client.set_retry_policies([])  # a server that is gone would be asked for ten minutes
-        session.stop()
+        without_retries(session)
+        if is_classic(session):
+            session.stop()
+        else:
+            atexit.unregister(session.client._on_exit)  # it asks the server once more, without a time limit
+            in_daemon(session.stop, "stop-session").result(NO_ANSWER_S)
     except Exception as error:
         if is_classic(session) and driver_problem(error):
             forget_ended_jvm()

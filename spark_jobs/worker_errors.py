@@ -15,10 +15,15 @@ _VERSIONS = re.compile(r"different version: ([\d.]+) than that in driver: ([\d.]
 _COMPILED = ("pyarrow", "numpy", "pandas")
 _OUT_OF_MEMORY = re.compile(r"\b((?:Arrow)?MemoryError|java\.lang\.OutOfMemoryError)\b")
 _NO_SERVER = re.compile(
-    r"UNAVAILABLE|StatusCode\.CANCELLED|INVALID_HANDLE\.SESSION|SESSION_(?:CLOSED|CHANGED|NOT_FOUND)"
+    r"UNAVAILABLE|StatusCode\.CANCELLED|_MultiThreadedRendezvous|INVALID_HANDLE\.SESSION|SESSION_(?:CLOSED|CHANGED|NOT_FOUND)"
 )
 _SHUT_DOWN = re.compile(r"SparkContext (?:was shut down|has been shutdown)|stopped SparkContext")
-_DIED = re.compile(r"Python worker exited unexpectedly|ExecutorLostFailure")
+_DIED = re.compile(
+    r"Python worker exited unexpectedly|ExecutorLostFailure|port number from pyspark\.daemon|IOException: Stream closed"
+)
+_NO_THREAD = re.compile(
+    r"can't start new thread|unable to create (?:new )?native thread|BlockingIOError: \[Errno \d+\]"
+)
 
 
 def worker_problem(text: str) -> str | None:
@@ -77,6 +82,11 @@ def job_problem(text: str) -> str | None:
     if problem := worker_problem(text):
         return problem
     again = "Nothing was committed: make the same request again afterwards"
+    if _NO_THREAD.search(text):
+        return (
+            "a host of Spark refused a thread or a process: raise its limits (ulimit -u, the pids of the container), or run "
+            f"fewer tasks at once (spark.executor.cores, local[N]). {again}"
+        )
     if match := _OUT_OF_MEMORY.search(text):
         setting = "spark.executor.memory" if match[1].startswith("java") else "spark.executor.pyspark.memory"
         return (

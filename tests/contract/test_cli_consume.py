@@ -11,7 +11,7 @@ import pytest
 from rmq_store.commit.claim import Wish
 from rmq_store.commit.ctl import Actor
 from rmq_store.commit.positions import own_queue_id
-from rmq_store.lake.commit.claim import claimed
+from rmq_store.lake.commit.claim import HeldClaim, claimed
 from rmq_store.lake.listener import redaction_hook
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
@@ -157,6 +157,19 @@ def test_a_first_window_waits_for_all_of_its_queues(imported: Rmq) -> None:
             assert f"broker-a/orders/OrderEvents/broker-a/5 is held by request {TODAY}-theirs of ben" in answer.err
         held.release()
     assert imported.json("sql", "select * from windows") == []
+    assert imported.json("consume", "-g", "orders")["messages"] == ORDERS
+
+
+def test_a_claim_that_cannot_be_renewed_without_a_thread_is_released(
+    imported: Rmq, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(claim: HeldClaim) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as without_threads:
+        without_threads.setattr(HeldClaim, "start_renewing", refused)
+        answer = imported("consume", "-g", "orders")
+    assert (answer.exit_code, "the system refused a thread or a process" in answer.err) == (1, True), answer
     assert imported.json("consume", "-g", "orders")["messages"] == ORDERS
 
 

@@ -97,6 +97,22 @@ def test_a_window_on_a_server_that_is_stopped_frees_the_server(
     finished(lake)
 
 
+def test_a_window_on_a_server_that_does_not_answer_ends_all_the_same(lake: Lake, tmp_path: Path) -> None:
+    """pyspark would ask it for ten minutes whether it has cancelled the job, and without end to close the session."""
+    with ConnectServer(master="local[2]", log_file=tmp_path / "log") as server:
+        window = command(tmp_path, *WORDS, env=environment(lake) | {"SPARK_REMOTE": server.remote})
+        wait_until((tmp_path / "called").exists, window)
+        (jvm,) = [process for process in family(server.process_id) if process.name() == "java"]
+        jvm.suspend()
+        try:
+            window.send_signal(signal.SIGTERM)
+            _, err = window.communicate()
+        finally:
+            jvm.resume()
+    assert (window.returncode, said("SIGTERM") in err) == (143, True), err
+    finished(lake)
+
+
 def starts_spark(process: psutil.Process) -> bool:
     """Whether pyspark has started it, so that it becomes a JVM."""
     with suppress(psutil.Error):

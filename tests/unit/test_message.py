@@ -88,6 +88,12 @@ def test_a_lack_of_memory_is_no_damage() -> None:
     assert defect(raised.value).startswith("out of memory (MemoryError): give the process more")
 
 
+def test_a_lack_of_threads_or_processes_is_no_defect() -> None:
+    for error in (RuntimeError("can't start new thread"), BlockingIOError(11, "Resource temporarily unavailable")):
+        assert defect(error).startswith("the system refused a thread or a process"), error
+    assert defect(RuntimeError("generator didn't stop")).endswith("this is a defect")
+
+
 def test_a_missing_decompressor_is_named() -> None:
     with pytest.raises(BadData, match="ZSTD"):
         plain_body(b"x", MessageSysFlag.COMPRESSED_FLAG | 0x200)

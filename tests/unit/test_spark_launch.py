@@ -113,6 +113,14 @@ def test_another_failure_is_no_problem_of_the_workers() -> None:
     [
         ("SparkException: Python worker exited unexpectedly (crashed)", "died at every try of a task"),
         ("Job aborted: ExecutorLostFailure (executor 1 exited)", "died at every try of a task"),
+        (
+            "SparkException: EOFException occurred while reading the port number from pyspark.daemon's stdout.",
+            "died at every try of a task",
+        ),
+        ("java.io.IOException: Stream closed", "died at every try of a task"),
+        ("BlockingIOError: [Errno 11] Resource temporarily unavailable", "refused a thread or a process"),
+        ("RuntimeError: can't start new thread", "refused a thread or a process"),
+        ("java.lang.OutOfMemoryError: unable to create native thread: possibly out of memory", "refused a thread"),
         ("in stage\n    return bytes(n)\nMemoryError\n", "out of memory (MemoryError): give each worker more"),
         (
             "pyarrow.lib.ArrowMemoryError: malloc of size 64 failed",
@@ -167,6 +175,7 @@ class SparkConnectGrpcException(Exception):
         SparkConnectGrpcException(
             'status = StatusCode.CANCELLED details = "Stream removed (RST_STREAM (Received RST_STREAM with error code 8))"'
         ),
+        SparkConnectGrpcException("<_MultiThreadedRendezvous of RPC that terminated with: details = GOAWAY received>"),
         SparkConnectGrpcException("[INVALID_HANDLE.SESSION_NOT_FOUND] The handle is invalid. Session not found."),
     ],
 )

@@ -67,8 +67,8 @@ def claimed(shard: Shard, wish: Wish, host: Host) -> Iterator[HeldClaim]:
     if isinstance(taken, RmqError):
         raise taken
     claim = HeldClaim(shard, taken, host)
-    claim.start_renewing()
     try:
+        claim.start_renewing()
         yield claim
     except CommitOutcomeUnknown:
         claim.stop_renewing()  # write nothing more: the lease ends by itself

@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import Thread
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -24,6 +23,7 @@ from rmq_store.errors import LogDamaged
 from rmq_store.lake.table.delta_entry import encoded
 from rmq_store.lake.table.delta_log import LAST_CHECKPOINT, LOG_FOLDER
 from rmq_store.lake.table.delta_table import LakeTable
+from rmq_store.utils.daemon_call import in_daemon
 
 T = TypeVar("T")
 
@@ -88,15 +88,8 @@ def in_time(call: Callable[[], T], most_s: float = _MOST_S) -> T:
     if not all(earlier.done() for earlier in _late):
         raise OSError("the Delta library is not called again in this process: an earlier call has not ended")
     answer: Future[T] = Future()
-
-    def ask() -> None:
-        try:
-            answer.set_result(call())
-        except BaseException as error:
-            answer.set_exception(error)
-
     try:
-        Thread(target=ask, name="delta-library", daemon=True).start()
+        in_daemon(call, "delta-library", answer)
         wait([answer], most_s)
     except RuntimeError as error:  # there is no thread
         raise OSError(f"the Delta library was not called: {error}") from error
