@@ -111,7 +111,8 @@ def test_what_two_logs_have_in_common_ends_at_a_record_that_differs(store: LakeS
     data = bytearray(log.read_bytes())
     for place in places:
         if place >= first:
-            data[place + 40 : place + 48] = struct.pack(">q", 1_700_000_000_000)
+            for field in (40, 56):  # born and stored
+                data[place + field : place + field + 8] = struct.pack(">q", 1_700_000_000_000)
     log.write_bytes(data)
     files = LocalFileSource(broker)
     common = common_log(store, store.shards()[0], files, list_commit_log(files), "broker-a", report.end)

@@ -142,6 +142,77 @@ def test_a_shorter_record_where_a_marker_was_is_the_cut(lake: Lake, tmp_path: Pa
     assert (report.continued.end, report.continued.lost_messages, report.messages) == (12 * SIZE, 3, 4)
 
 
+def with_new_records(folder: Path, first: int, new: Messages) -> Path:
+    """The store, whose broker lost its log from the record with this number on, and wrote new ones over the old ones there."""
+    file = folder / "commitlog" / f"{0:020}"
+    content = bytearray(file.read_bytes())
+    log = records(new, first * SIZE)
+    content[first * SIZE : first * SIZE + len(log)] = log
+    file.write_bytes(content)
+    return folder
+
+
+NEW = [message | {"store_timestamp": 1_700_000_000_009} for message in messages(3, 63, of="new")]
+
+
+@pytest.mark.parametrize("salvage", [False, True])
+@pytest.mark.parametrize(("first", "count"), [(3, 1), (3, 5), (15, 2)])
+def test_new_records_before_old_ones_are_not_passed_over(
+    lake: Lake, tmp_path: Path, first: int, count: int, salvage: bool
+) -> None:
+    """The broker does not clear what is behind them, so the log still ends as the imported one."""
+    store = log_of(tmp_path / "store", messages(0, 120))
+    lake.load(store)
+    with_new_records(store, first, NEW[:count])
+    with pytest.raises(BadData, match=rf"the same up to {first * SIZE}, where other records follow"):
+        lake.load(store, salvage=salvage)
+
+
+def test_old_records_behind_new_ones_are_not_imported_again(lake: Lake, tmp_path: Path) -> None:
+    """Until the broker has written over them, nothing is imported: it may also take them in again, if it is killed."""
+    store = log_of(tmp_path / "store", messages(0, 20))
+    lake.load(store)
+    for count in (1, 4, 15):
+        with_new_records(store, 3, NEW[:count])
+        with pytest.raises(BadData, match=f"still has messages that it lost and that are here as those of {BROKER}"):
+            continued(lake, store)
+    with_new_records(store, 3, NEW[:30])
+    new = [message["stored_body"].decode() for message in NEW]
+    assert continued(lake, store).messages == 30
+    assert bodies(lake) == [f"o{n:03}" for n in range(20)] + new[:30]
+    with_new_records(store, 3, NEW)
+    assert lake.load(store, broker=f"{BROKER}-2").messages == 30
+    with_new_records(store, 40, messages(40, 43, of="more"))
+    with pytest.raises(BadData, match=rf"the same up to {40 * SIZE}, where other records follow"):
+        lake.load(store, broker=f"{BROKER}-2")
+
+
+def test_damage_in_the_tail_that_was_imported_stops_nothing(lake: Lake, tmp_path: Path) -> None:
+    """Also where it was imported with a salvage, and is whole now."""
+    store = log_of(tmp_path / "store", messages(0, 60))
+    file = store / "commitlog" / f"{0:020}"
+    whole = file.read_bytes()
+    file.write_bytes(whole.replace(b"o003", b"xxxx"))
+    assert lake.load(store, salvage=True).messages == 59
+    file.write_bytes(whole)
+    assert lake.load(store).status == "unchanged"
+    file.write_bytes(
+        log_of(store, messages(0, 62)).joinpath("commitlog", file.name).read_bytes().replace(b"o007", b"xxxx")
+    )
+    assert lake.load(store).messages == 2
+
+
+def test_the_retry_of_another_group_is_another_record(lake: Lake, tmp_path: Path) -> None:
+    """Two groups send one message back: all but the store time and the properties is the same."""
+    retry = {"topic": "SCHEDULE_TOPIC_XXXX", "queue_id": 2, "queue_offset": 0, "stored_body": b"once"}
+    first, second = (retry | {"properties": {"RETRY_TOPIC": topic}} for topic in ("%RETRY%a", "%RETRY%b"))
+    lake.load(log_of(tmp_path / "first", [*BOTH, first]))
+    now = log_of(tmp_path / "now", [*BOTH, second | {"store_timestamp": 1_700_000_000_001}])
+    with pytest.raises(BadData, match=rf"the same up to {12 * SIZE}, where other records follow, 1 imported messages"):
+        lake.load(now)
+    assert continued(lake, now).messages == 1
+
+
 def test_a_file_that_is_missing_behind_the_cut_is_not_passed_over(lake: Lake, tmp_path: Path) -> None:
     """No other message tells of those in it: they are the last ones of their queue."""
     kept = [message | {"queue_id": 5, "queue_offset": 0} for message in messages(4, 5)]

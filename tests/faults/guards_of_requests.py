@@ -51,7 +51,7 @@ REQUESTS = (
     ),
     Guard(
         "lake.broker.last_records:has_last_records",
-        cases(LOST_ENDS, "files_with_nothing_but_a_marker_do_not_hide_the_records_before"),
+        cases(LOST_ENDS, "a_marker_that_was_written_over_is_missed"),
         (("== digest", "!= ''"),),
     ),
     Guard(
@@ -104,7 +104,28 @@ REQUESTS = (
     Guard(
         "lake.broker.import_store:_Import.commit_part",
         cases(IMPORTED, "a_log_that_another_import_brought_in_meanwhile_is_refused"),
-        (("refuse_imported(self.store, self.broker.files, log, broker_name, begin)", "pass"),),
+        (("self._refuse_here_already(cut, begin)", "pass"),),
+    ),
+    Guard(
+        "lake.broker.diverged_log:refuse_old_records",
+        cases(LOST_ENDS, "old_records_behind_new_ones_are_not_imported_again"),
+    ),
+    Guard(
+        "lake.broker.common_log:begin_of_log",
+        cases(
+            LOST_ENDS,
+            "new_records_before_old_ones_are_not_passed_over",
+            "damage_in_the_tail_that_was_imported_stops_nothing",
+        ),
+        (("has_tail(source, log, recorded)", "True"), ("cause is None and other is None", "False")),
+    ),
+    Guard(
+        "lake.broker.common_log:_is_record_of",
+        (
+            *cases(LOST_ENDS, "the_retry_of_another_group_is_another_record"),
+            *cases("tests/contract/test_diverged_log.py", "a_field_without_a_checksum_that_was_changed_is_no_cut"),
+        ),
+        (('record.properties == dict(row["properties"] or ())', "True"), ("if changed != 1", "if True")),
     ),
     Guard(
         "lake.broker.imported_log:_names_with",

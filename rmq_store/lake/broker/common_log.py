@@ -17,11 +17,21 @@ from rmq_store.broker_files.mapped_file_queue import MappedFileQueue
 from rmq_store.broker_files.queue_generations import Generations
 from rmq_store.commit.ctl import Action
 from rmq_store.commit.positions import import_id
-from rmq_store.lake.broker.log_items import bytes_at, goes_on, over_blank, place_behind_damage
+from rmq_store.lake.broker.import_part import OtherLog, begin_of
+from rmq_store.lake.broker.last_records import TAIL_BYTES, has_tail
+from rmq_store.lake.broker.log_items import (
+    BufferedSource,
+    bytes_at,
+    goes_on,
+    item_of,
+    over_blank,
+    place_behind_damage,
+)
 from rmq_store.lake.read.message_search import quoted
 from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.imports import (
     CONTINUES,
+    TAIL,
     first_of_continued,
     generations,
     last_import,
@@ -37,11 +47,18 @@ from rmq_store.log.record import Record
 _MARKS = 4096
 """Into so many stretches the imported part of the log is cut; the records of one of them are looked at one by one."""
 
+_LAST = 3
+"""So many old messages are looked for in a log that goes on under another name: one may be damaged in it."""
+
+_STRETCH_BYTES = 8 << 20
+"""Of so many bytes of the log the messages are compared at once."""
+
 _CHECKED = ("store_size", "body_crc")
 _UNCHECKED = ("topic", "queue_id", "born_timestamp", "store_timestamp")
 SAME = (*_CHECKED, *_UNCHECKED)
 """What makes two records the same, at the same place, and the queue offset."""
-_COLUMNS = (*SAME, "queue_offset")
+_REST = ("flag", "sys_flag", "born_host", "store_host", "reconsume_times")
+_COLUMNS = (*SAME, "queue_offset", *_REST, "properties")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,28 +91,31 @@ def common_log(
     imported: int,
     *,
     begin: int | None = None,
+    first_other: int | None = None,
 ) -> CommonLog | None:
     """What the log has in common with the messages that were imported up to the physical offset ``imported``; None: none of
     the imported records that its files could have is in them, under this name or one that it continues. ``begin``: where a
-    record is that both have; None: none is known.
+    record is that both have; None: none is known. ``first_other``: where another record is known to be in the place of an
+    imported one; old ones may be behind it.
 
     Where no message of this name is in both, and the log is that of the earlier name exactly up to where this one continues it,
     that is the end, and all messages of this name are lost. Elsewhere it is an end under the earlier name.
     """
     first = log.files[0].start_offset if begin is None else begin
     queues = generations(shard, broker_name)
-    of_broker = f"shard = {quoted(shard.name)} AND broker_name = {quoted(broker_name)}"
+    of_broker = _of(shard, broker_name)
 
     def is_same(row: Mapping[str, Any]) -> bool:
         return _is_same(source, log, queues, row)
 
-    step = max((imported - first) // _MARKS, 1)
+    until = imported if first_other is None else first_other
+    step = max((until - first) // _MARKS, 1)
     at = f"commit_log_offset // {step}"
-    marks = _rows(store, f"{of_broker} AND commit_log_offset >= {first}", at)
+    marks = _rows(store, f"{of_broker} AND commit_log_offset >= {first} AND commit_log_offset < {until}", at)
     number = _common(marks, is_same)
     if number:
         mark = marks[number - 1]["commit_log_offset"]
-        end = marks[number]["commit_log_offset"] if number < len(marks) else imported
+        end = marks[number]["commit_log_offset"] if number < len(marks) else until
         rows = _rows(store, f"{of_broker} AND commit_log_offset >= {mark} AND commit_log_offset < {end}")
         count = _common(rows, is_same)
         common_end = _end_of(rows[count - 1])
@@ -107,12 +127,12 @@ def common_log(
         common_end, others = earlier.end, marks
     behind = place_behind_damage(source, log, over_blank(source, log, common_end))
     is_other_behind = True
-    if behind is not None and behind < imported:
+    if behind is not None and behind < until:
         rows = _rows(store, f"{of_broker} AND commit_log_offset >= {common_end} AND commit_log_offset <= {behind}")
         if rows and rows[-1]["commit_log_offset"] == behind and is_same(rows[-1]):
-            return common_log(store, shard, source, log, broker_name, imported, begin=behind)
+            return common_log(store, shard, source, log, broker_name, imported, begin=behind, first_other=first_other)
         is_other_behind = bool(rows) and behind < _end_of(rows[-1])
-    next_place = others[0]["commit_log_offset"] if others else imported
+    next_place = others[0]["commit_log_offset"] if others else until
     text = f"""
         SELECT count(*) AS messages, count(DISTINCT (topic, queue_id)) AS queues
         FROM messages WHERE {of_broker} AND commit_log_offset >= {common_end}
@@ -123,9 +143,58 @@ def common_log(
     is_exact |= next_place == file_end and _has_all_of(shard, broker_name, common_end)
     is_exact |= next_place == imported and _ends_with_marker(shard, broker_name, common_end)
     is_exact &= is_other_behind
-    has_all = not others and not lost["messages"] and imported <= log.files[-1].end_offset
+    has_all = first_other is None and not others and not lost["messages"] and imported <= log.files[-1].end_offset
     continues = goes_on(source, log, common_end)
     return CommonLog(broker_name, common_end, continues, lost["messages"], lost["queues"], is_exact, has_all)
+
+
+def begin_of_log(
+    store: LakeStore, shard: Shard, source: FileSource, log: MappedFileQueue, broker_name: str, *, salvage: bool
+) -> int:
+    """The physical offset from which the broker's log is to be imported. Raises as ``begin_of``, and OtherLog also where
+    only the last imported records are there, behind others."""
+    imported, before = shard.positions().get(import_id(broker_name)), last_import(shard, broker_name)
+    recorded: list[Any] | None = before.parameter(TAIL) if before else None
+    cause: OtherLog | None = None
+    begin = end = imported or 0
+    try:
+        begin = begin_of(source, log, imported, before, salvage)
+        if recorded is None or begin != imported or has_tail(source, log, recorded):
+            return begin
+    except OtherLog as error:
+        cause = error
+    tail_begin = max(end - TAIL_BYTES, 0) if recorded is None else recorded[0]
+    other = _first_other(store, shard, source, log, broker_name, tail_begin, end)
+    if cause is None and other is None:  # what differs was damaged since, or was not imported
+        return begin
+    raise OtherLog(f"the log of {source} is not the one that was imported up to {imported}", other) from cause
+
+
+def _first_other(
+    store: LakeStore, shard: Shard, source: FileSource, log: MappedFileQueue, broker_name: str, begin: int, end: int
+) -> int | None:
+    """The physical offset of the first message in [begin, end) in whose place the log has another good record; None: it has
+    none. A record that was damaged since is the imported one."""
+    queues, source = generations(shard, broker_name), BufferedSource(source)
+    for at in range(begin, end, _STRETCH_BYTES):
+        stretch = f"commit_log_offset >= {at} AND commit_log_offset < {min(at + _STRETCH_BYTES, end)}"
+        for row in _rows(store, f"{_of(shard, broker_name)} AND {stretch}"):
+            record = _record_of(source, log, row)
+            if record is not None and not _is_record_of(record, queues, row):
+                place: int = row["commit_log_offset"]
+                return place
+    return None
+
+
+def has_old_records(
+    store: LakeStore, shard: Shard, source: FileSource, log: MappedFileQueue, broker_name: str, begin: int
+) -> bool:
+    """Whether the log has, from the physical offset ``begin`` on, messages that were imported as those of the broker: one of
+    the last that its files could have."""
+    end = log.files[-1].end_offset
+    in_log = f"{_of(shard, broker_name)} AND commit_log_offset >= {begin} AND commit_log_offset < {end}"
+    queues = generations(shard, broker_name)
+    return any(_is_same(source, log, queues, row) for row in _rows(store, in_log, last=_LAST))
 
 
 def _common_with_earlier_name(
@@ -148,7 +217,11 @@ def _common_with_earlier_name(
 def what_differs(common: CommonLog | None, broker_name: str) -> str:
     """What that means, and what can be done; None as ``common_log`` answers it."""
     if common is None:
-        return "none of the imported records is in it, so this is the store of another broker. Import it with its own --broker"
+        return (
+            "none of the imported records is in it, so this is the store of another broker: import it with its own --broker. "
+            "If it is the same one, it has lost the end of its log and then removed what was before: import it into a new "
+            "store (--root), as under another name its groups would consume messages twice"
+        )
     if common.broker_name != broker_name:
         return (
             f"it is the same as the imported log of broker {common.broker_name} up to {common.end}, and none of the messages "
@@ -180,11 +253,19 @@ def what_differs(common: CommonLog | None, broker_name: str) -> str:
     )
 
 
-def _rows(store: LakeStore, condition: str, group: str = "commit_log_offset") -> list[dict[str, Any]]:
-    """The first imported record of each group, in log order. The first message of a record is the one with its offset."""
+def _of(shard: Shard, broker_name: str) -> str:
+    return f"shard = {quoted(shard.name)} AND broker_name = {quoted(broker_name)}"
+
+
+def _rows(
+    store: LakeStore, condition: str, group: str = "commit_log_offset", *, last: int | None = None
+) -> list[dict[str, Any]]:
+    """The first imported record of each group, in log order. The first message of a record is the one with its offset.
+    ``last``: only so many, the last ones first."""
     columns = ", ".join(f"arg_min({column}, (commit_log_offset, queue_offset)) AS {column}" for column in _COLUMNS)
     text = f"""
         SELECT min(commit_log_offset) AS place, {columns} FROM msg WHERE {condition} GROUP BY {group} ORDER BY place
+        {"" if last is None else f"DESC LIMIT {last}"}
     """
     return [row | {"commit_log_offset": row.pop("place")} for row in query(store, text).to_pylist()]
 
@@ -195,15 +276,31 @@ def _common(rows: Sequence[Mapping[str, Any]], is_same: Callable[[Mapping[str, A
 
 
 def _is_same(source: FileSource, log: MappedFileQueue, queues: Generations, row: Mapping[str, Any]) -> bool:
-    """Whether the log has the record of the row. No checksum covers the fields of ``_UNCHECKED``, so one of them may have been
-    changed since, at the broker or here. A record that a broker wrote later has other times."""
+    """Whether the log has the record of the row."""
+    record = _record_of(source, log, row)
+    return record is not None and _is_record_of(record, queues, row)
+
+
+def _record_of(source: FileSource, log: MappedFileQueue, row: Mapping[str, Any]) -> Record | None:
+    """The good record at the place of the row, of whatever size."""
     place, size = row["commit_log_offset"], row["store_size"]
     record = record_at(bytes_at(source, log, place, size), 0, place)
-    if not isinstance(record, Record) or not has_same(_CHECKED, record, row):
+    item = record if isinstance(record, Record) else item_of(source, log, place, size)
+    return item if isinstance(item, Record) else None
+
+
+def _is_record_of(record: Record, queues: Generations, row: Mapping[str, Any]) -> bool:
+    """Whether the row was made from the record. No checksum covers the fields of ``_UNCHECKED`` and the queue offset, so one of
+    them may have been changed since, at the broker or here, where all else is the same. Two records that a broker writes differ
+    in more: also two retries of one message, whose groups are in their properties."""
+    if not has_same(_CHECKED, record, row):
         return False
     offset = row["queue_offset"]  # as it is at the broker, where the message has no entry
     is_at_offset = record.queue_offset in (offset, queues.broker_offset(record.topic, record.queue_id, offset))
-    return (not is_at_offset) + sum(not has_same((name,), record, row) for name in _UNCHECKED) <= 1
+    changed = (not is_at_offset) + sum(not has_same((name,), record, row) for name in _UNCHECKED)
+    if changed != 1:
+        return changed == 0
+    return has_same(_REST, record, row) and record.properties == dict(row["properties"] or ())
 
 
 def has_same(columns: Sequence[str], record: Record, row: Mapping[str, Any]) -> bool:

@@ -7,7 +7,7 @@ of the new name's first import: one commit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,11 +31,11 @@ from rmq_store.commit.positions import (
     queue_of,
 )
 from rmq_store.errors import BadData, WrongUse
-from rmq_store.lake.broker.common_log import CommonLog, common_log, what_differs
-from rmq_store.lake.broker.import_part import OtherLog, begin_of, refuse_missing_files
+from rmq_store.lake.broker.common_log import CommonLog, begin_of_log, common_log, has_old_records, what_differs
+from rmq_store.lake.broker.import_part import OtherLog, refuse_missing_files
 from rmq_store.lake.read.message_search import quoted
 from rmq_store.lake.sql.sql import query
-from rmq_store.lake.table.imports import CONTINUES, last_import, refuse_continued
+from rmq_store.lake.table.imports import CONTINUES, refuse_continued
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.message.message import MessageQueue
@@ -123,9 +123,9 @@ def log_cut(
         raise WrongUse(f"nothing of broker {old} has been imported into shard {shard.name}, so nothing can continue it")
     refuse_closed(shard, old)
     try:
-        begin_of(source, log, imported, last_import(shard, old), salvage=False)
+        begin_of_log(store, shard, source, log, old, salvage=False)
     except OtherLog as error:
-        common = common_log(store, shard, source, log, old, imported)
+        common = common_log(store, shard, source, log, old, imported, first_other=error.first_other)
         if common is None or common.broker_name != old or not common.continues:
             raise BadData(f"{error}: {what_differs(common, old)}. Nothing was changed.") from error
         if not common.is_exact:
@@ -144,6 +144,22 @@ def log_cut(
     _refuse_lost_deletes(store, shard, old, common.end)
     cuts = _cuts(store, shard, positions, old, name, common.end)
     return LogCut(old, name, common, cuts, moves_to_cuts(positions, old, name, cuts))
+
+
+def refuse_old_records(
+    store: LakeStore, shard: Shard, source: FileSource, log: MappedFileQueue, older_names: Sequence[str], begin: int
+) -> None:
+    """Raises BadData where a log that goes on under another name has, from the physical offset ``begin`` on, messages that were
+    imported under one of its older names: the broker cut its log before them, and has not written over them."""
+    positions = shard.positions()
+    for name in older_names:
+        if (positions.get(import_id(name)) or 0) > begin and has_old_records(store, shard, source, log, name, begin):
+            raise BadData(
+                f"behind what the broker has written from {begin} on, the log of {source} still has messages that it lost and "
+                f"that are here as those of {name}: they would be in the store twice. Nothing was changed. Import a copy once "
+                "the broker has written over them. If it was killed before that, it has taken them in again, and its log can "
+                "only be imported into a new store (--root); docs/limits.md, 'A broker that lost the end of its log'"
+            )
 
 
 def refuse_closed(shard: Shard, broker_name: str) -> None:

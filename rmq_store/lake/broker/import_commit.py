@@ -23,10 +23,10 @@ from rmq_store.errors import BadData
 from rmq_store.lake.broker.broker_configs import BrokerConfigs, queues_of_others, queues_of_users, same_configs
 from rmq_store.lake.broker.import_part import LogRead, fingerprint
 from rmq_store.lake.broker.import_slice import ImportJob
-from rmq_store.lake.broker.last_records import last_records
+from rmq_store.lake.broker.last_records import last_records, tail
 from rmq_store.lake.broker.rocksdb_source import RocksDbSource
 from rmq_store.lake.broker.salvage import Skipped
-from rmq_store.lake.table.imports import CONFIGS_OF, END_NOTE, LAST_RECORDS
+from rmq_store.lake.table.imports import CONFIGS_OF, END_NOTE, LAST_RECORDS, TAIL
 from rmq_store.message.message import MessageQueue
 
 GONE = "the broker removed it before it was imported"
@@ -47,6 +47,8 @@ class PartOf:
     reason: str = ""
     records_before: list[Any] | None = None
     """The last records of the import before (``last_records_of``)."""
+    tail_before: list[Any] | None = None
+    """Its TAIL."""
     moved: tuple[Moved, ...] = ()
     """The offsets with which groups begin the queues of a broker name that continues another one's log."""
 
@@ -108,6 +110,7 @@ def import_commit(
     has_new_configs = read.is_last and (before is None or not same_configs(before, ctl))
     mark, last = fingerprint(job.source, read.log, read.end), read.last
     records = part.records_before if last is None else last_records(job.source, read.log, last, mark[0])
+    log_tail = part.tail_before if last is None else tail(job.source, read.log, last)
     facts = dict(part.facts) | {
         "broker_name": job.broker_name,
         "range": [read.begin, read.end],
@@ -117,6 +120,7 @@ def import_commit(
         **({"other_levels": sorted(map(list, read.delays.items()))} if read.delays else {}),
         "fingerprint": mark,
         **({LAST_RECORDS: records} if records and records != [mark[0], read.end, mark[1]] else {}),
+        **({TAIL: log_tail} if log_tail else {}),
         **({END_NOTE: read.note} if read.is_last and read.note else {}),
         "skipped": [[skip.begin, skip.end, skip.reason] for skip in skipped],
         "queue_gaps": [[gap.topic, gap.queue_id, gap.begin, gap.end, gap.reason] for gap in gaps],

@@ -133,7 +133,12 @@ def files_of_part(files: Sequence[MappedFile], begin: int, most_bytes: int) -> i
 
 
 class OtherLog(BadData):
-    """The bytes before the position are not those that were imported."""
+    """The bytes before the position are not those that were imported. ``first_other``: the physical offset of the first
+    imported message in whose place another one is; None: it is to be looked for."""
+
+    def __init__(self, message: str, first_other: int | None = None) -> None:
+        super().__init__(message)
+        self.first_other = first_other
 
 
 def begin_of(source: FileSource, log: MappedFileQueue, imported: int | None, before: Ctl | None, salvage: bool) -> int:

@@ -31,17 +31,17 @@ from rmq_store.broker_files.queue_generations import (
 from rmq_store.broker_files.rocks_db import refuse_rocksdb
 from rmq_store.commit.claim import Wish
 from rmq_store.commit.ctl import SCHEDULE_GROUP, Action, Ctl, Observed, is_born_here
-from rmq_store.commit.positions import Positions, import_id
+from rmq_store.commit.positions import import_id
 from rmq_store.commit.request import Status, refuse_other_request
 from rmq_store.errors import BadData, RmqError, WrongUse
 from rmq_store.lake.broker.broker_configs import BrokerConfigs, read_configs
 from rmq_store.lake.broker.broker_levels import with_levels_to_end
-from rmq_store.lake.broker.common_log import common_log, what_differs
-from rmq_store.lake.broker.diverged_log import LogCut, log_cut, refuse_closed
+from rmq_store.lake.broker.common_log import begin_of_log, common_log, what_differs
+from rmq_store.lake.broker.diverged_log import LogCut, log_cut, refuse_closed, refuse_old_records
 from rmq_store.lake.broker.handed_offsets import Handed, handed_offsets, not_installed, queues_at_broker
 from rmq_store.lake.broker.import_commit import PartOf, import_commit, new_generations, proposal_of
 from rmq_store.lake.broker.import_entries import newest_entries
-from rmq_store.lake.broker.import_part import OtherLog, begin_of, read_part
+from rmq_store.lake.broker.import_part import OtherLog, read_part
 from rmq_store.lake.broker.import_request import ImportReport, ImportRequest, report_of
 from rmq_store.lake.broker.import_slice import ImportJob
 from rmq_store.lake.broker.imported_log import refuse_imported
@@ -59,6 +59,7 @@ from rmq_store.lake.table.imports import (
     END_NOTE,
     GENERATIONS,
     OFFSETS_FILE,
+    TAIL,
     WITHOUT_ENTRIES,
     first_of_continued,
     generations_of,
@@ -220,8 +221,8 @@ class _Import:
         cut = self.cut()
         positions = shard.positions()
         begun = positions if cut is None else positions.advanced(positions.version, cut.advance, {})
-        begin = self._begin(positions) if cut is None else cut.common.end
-        refuse_imported(self.store, self.broker.files, log, broker_name, begin)
+        begin = self._begin() if cut is None else cut.common.end
+        self._refuse_here_already(cut, begin)
         generations = self._generations(cut)
         job = self._job(generations)
         progressed = partial(self._progressed, parts, begin)
@@ -258,7 +259,7 @@ class _Import:
         """A dry run of an import that continues another log."""
         cut, positions = self.cut(), self.shard.positions()
         end = (positions.get(import_id(self.request.broker_name)) or 0) if cut is None else cut.common.end
-        refuse_imported(self.store, self.broker.files, self.broker.log, self.request.broker_name, end)
+        self._refuse_here_already(cut, end)
         return ImportReport(
             status=Status.DRY_RUN,
             shard=self.shard.name,
@@ -283,15 +284,22 @@ class _Import:
             )
         return None
 
-    def _begin(self, positions: Positions) -> int:
+    def _begin(self) -> int:
         """The physical offset to read from. Raises BadData when this is not the log that was imported."""
-        name = self.request.broker_name
-        imported, before = positions.get(import_id(name)), last_import(self.shard, name)
+        name, files, log = self.request.broker_name, self.broker.files, self.broker.log
         try:
-            return begin_of(self.broker.files, self.broker.log, imported, before, self.request.salvage)
+            return begin_of_log(self.store, self.shard, files, log, name, salvage=self.request.salvage)
         except OtherLog as error:
-            common = common_log(self.store, self.shard, self.broker.files, self.broker.log, name, imported or 0)
+            imported = self.shard.positions().get(import_id(name)) or 0
+            common = common_log(self.store, self.shard, files, log, name, imported, first_other=error.first_other)
             raise BadData(f"{error}: {what_differs(common, name)}. Nothing was changed.") from error
+
+    def _refuse_here_already(self, cut: LogCut | None, begin: int) -> None:
+        """Raises WrongUse or BadData where the log has messages from the physical offset ``begin`` on that are in the store."""
+        shard, files, log, name = self.shard, self.broker.files, self.broker.log, self.request.broker_name
+        refuse_imported(self.store, files, log, name, begin)
+        names = names_of_log(shard, name).names[:-1] if cut is None else names_of_log(shard, cut.broker_name).names
+        refuse_old_records(self.store, shard, files, log, names, begin)
 
     def _part(
         self, number: int, cut: LogCut | None, generations: Generations, begun_again: Mapping[QueueKey, int]
@@ -310,8 +318,14 @@ class _Import:
         first = first_of_continued(shard, request.broker_name)
         facts |= {CONTINUES_OF: first.commit_id} if first else {}
         before = last_import(shard, request.broker_name)
-        records = last_records_of(before) if before else None
-        return PartOf(request.request_id, request.actor, number, facts=facts, records_before=records)
+        return PartOf(
+            request.request_id,
+            request.actor,
+            number,
+            facts=facts,
+            records_before=last_records_of(before) if before else None,
+            tail_before=before.parameter(TAIL) if before else None,
+        )
 
     def _generations(self, cut: LogCut | None) -> Generations:
         """Those that were imported before this part. A name that continues another one's log has those of its queues there."""
@@ -359,7 +373,7 @@ class _Import:
             for (group, q), at in handed.items()
             if (q.topic, q.queue_id) not in left_out and not 0 < generations.base(q) >= at
         }
-        notes = (*configs.notes, *not_installed(exported, configs.observed, observed))
+        notes = (*configs.notes, *not_installed(exported, configs.observed, observed if len(names.names) == 1 else ()))
         return replace(configs, observed=observed, parameters=parameters, notes=notes)
 
     def _has_entries(

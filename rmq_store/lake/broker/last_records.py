@@ -16,6 +16,13 @@ from rmq_store.log.commit_log import BEHIND_BYTES, only_zeros
 
 FINGERPRINT_BYTES = 4096
 
+TAIL_BYTES = 64 << 20
+"""So many bytes before the end of an import are compared as well. A broker whose machine fails loses what it had not flushed,
+and writes new records there; behind these it leaves the old ones as they are, the last one too. It flushes at least every ten
+seconds (``flushCommitLogThoroughInterval``)."""
+
+_READ_BYTES = 8 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class Written:
@@ -57,6 +64,29 @@ def has_last_records(source: FileSource, log: MappedFileQueue, recorded: list[An
     begin, end, digest = recorded
     file = next((file for file in log.files if file.start_offset <= begin < file.end_offset), None)
     return None if file is None else hash_of(source, file, begin, end) == digest
+
+
+def tail(source: FileSource, log: MappedFileQueue, last: Written) -> list[Any]:
+    """What an import records of its tail: where it begins and ends, and its hash."""
+    begin = max(log.files[0].start_offset, last.end - TAIL_BYTES)
+    return [begin, last.end, _hash_of_log(source, log, begin, last.end)]
+
+
+def has_tail(source: FileSource, log: MappedFileQueue, recorded: list[Any]) -> bool:
+    """Whether the log has the tail, as far as that is known: the broker may have removed a file of it."""
+    begin, end, digest = recorded
+    has_begin: bool = begin >= log.files[0].start_offset
+    return not has_begin or _hash_of_log(source, log, begin, end) == digest
+
+
+def _hash_of_log(source: FileSource, log: MappedFileQueue, begin: int, end: int) -> str:
+    digest = hashlib.sha256()
+    for file in log.files:
+        last = min(file.end_offset, end)
+        for at in range(max(file.start_offset, begin), last, _READ_BYTES):
+            to = min(at + _READ_BYTES, last)
+            digest.update(source.read(file.name, at - file.start_offset, to - file.start_offset))
+    return digest.hexdigest()
 
 
 def shows_last_records(source: FileSource, log: MappedFileQueue, recorded: list[Any]) -> bool:

@@ -4,11 +4,40 @@
 from __future__ import annotations
 
 from rmq_store.broker_files.file_source import FileSource
+from rmq_store.broker_files.limits import MAX_CONFIG_BYTES
 from rmq_store.broker_files.mapped_file_queue import MappedFileQueue
 from rmq_store.lake.broker.last_records import FINGERPRINT_BYTES
 from rmq_store.lake.broker.salvage import place_after_damage
 from rmq_store.log.commit_log import BEHIND_BYTES, Blank, Damage, MoreBytes, NothingWritten, Stop, item_at
 from rmq_store.log.record import Record
+
+_READ_BYTES = 8 << 20
+
+
+class BufferedSource:
+    """A source of which the records of a log are read one after the other."""
+
+    def __init__(self, source: FileSource) -> None:
+        self._source = source
+        self._name, self._begin, self._data = "", 0, b""
+
+    def __str__(self) -> str:
+        return str(self._source)
+
+    def names(self) -> list[str]:
+        return self._source.names()
+
+    def list(self, prefix: str) -> list[tuple[str, int]]:
+        return self._source.list(prefix)
+
+    def whole(self, name: str, most_bytes: int = MAX_CONFIG_BYTES) -> bytes | None:
+        return self._source.whole(name, most_bytes)
+
+    def read(self, name: str, begin: int, end: int) -> bytes:
+        if name != self._name or not self._begin <= begin <= end <= self._begin + len(self._data):
+            self._data = self._source.read(name, begin, max(end, begin + _READ_BYTES))
+            self._name, self._begin = name, begin
+        return self._data[begin - self._begin : end - self._begin]
 
 
 def place_behind_damage(source: FileSource, log: MappedFileQueue, offset: int) -> int | None:

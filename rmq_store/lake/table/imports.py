@@ -43,6 +43,10 @@ LAST_RECORDS = "last_records"
 """The parameter of an import whose fingerprint has not all of its last record: [begin, end, hash] of the last bytes of records,
 physical offsets. An import that read no record has those of the one before."""
 
+TAIL = "tail"
+"""The parameter of an import: [begin, end, hash] of the last bytes of its log up to its last record, physical offsets, many
+more than those of LAST_RECORDS. An import that read no record has those of the one before."""
+
 END_NOTE = "end_note"
 """The parameter of an import behind whose end the log has bytes that were not imported: the note of it in words."""
 
@@ -262,6 +266,7 @@ def parameters_of_next(shard: Shard, broker_name: str) -> dict[str, Any]:
         "messages": 0,
         "fingerprint": parameter_of_import(newest, "fingerprint"),
         **({LAST_RECORDS: records} if records else {}),
+        **({TAIL: tail} if (tail := newest.parameter(TAIL)) else {}),
         **({END_NOTE: note} if (note := newest.parameter(END_NOTE)) else {}),
         "topics": configs.parameter("topics"),
         "groups": configs.parameter("groups"),
