@@ -176,9 +176,15 @@ def test_old_records_behind_new_ones_are_not_imported_again(lake: Lake, tmp_path
         with_new_records(store, 3, NEW[:count])
         with pytest.raises(BadData, match=f"still has messages that it lost and that are here as those of {BROKER}"):
             continued(lake, store)
+    with_new_records(store, 3, NEW[:5])
+    file = store / "commitlog" / f"{0:020}"
+    content = file.read_bytes()
+    file.write_bytes(content[: 8 * SIZE] + bytes(SIZE) + content[9 * SIZE :])  # where the log ends
+    report = continued(lake, store)
+    assert (report.messages, any("other bytes follow" in note for note in report.notes)) == (5, True)
     with_new_records(store, 3, NEW[:30])
     new = [message["stored_body"].decode() for message in NEW]
-    assert continued(lake, store).messages == 30
+    assert lake.load(store, broker=f"{BROKER}-2").messages == 25
     assert bodies(lake) == [f"o{n:03}" for n in range(20)] + new[:30]
     with_new_records(store, 3, NEW)
     assert lake.load(store, broker=f"{BROKER}-2").messages == 30

@@ -41,12 +41,6 @@ EQUIVALENT: Mapping[str, str] = {
     "lake.broker.import_part:begin_of: if imported > end or not is_same, without imported > end": (
         "no file has bytes before such a position, so the fingerprints differ"
     ),
-    "lake.broker.diverged_log:refuse_old_records: if (positions.get(import_id(name)) or 0) > begin and has_old_records(store, "
-    "shard, source, log, name, begin), without (positions.get(import_id(name)) or 0) > begin": (
-        "it saves a query: no message of the name is behind its position"
-    ),
-    "lake.broker.diverged_log:refuse_old_records: if (positions.get(import_id(name)) or 0) > begin and has_old_records(store, "
-    "shard, source, log, name, begin), without 0": "an older name has a position",
     "lake.broker.import_store:_shard_of: if name != request.shard_name and "
     "store.shards(name)[0].positions().get(imported) is not None, without name != request.shard_name": (
         "that shard was looked at before"

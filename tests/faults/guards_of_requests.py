@@ -104,7 +104,7 @@ REQUESTS = (
     Guard(
         "lake.broker.import_store:_Import.commit_part",
         cases(IMPORTED, "a_log_that_another_import_brought_in_meanwhile_is_refused"),
-        (("self._refuse_here_already(cut, begin)", "pass"),),
+        (("refuse_imported(self.store, self.broker.files, log, broker_name, begin)", "pass"),),
     ),
     Guard(
         "lake.broker.diverged_log:refuse_old_records",

@@ -187,11 +187,10 @@ def _first_other(
 
 
 def has_old_records(
-    store: LakeStore, shard: Shard, source: FileSource, log: MappedFileQueue, broker_name: str, begin: int
+    store: LakeStore, shard: Shard, source: FileSource, log: MappedFileQueue, broker_name: str, begin: int, end: int
 ) -> bool:
-    """Whether the log has, from the physical offset ``begin`` on, messages that were imported as those of the broker: one of
-    the last that its files could have."""
-    end = log.files[-1].end_offset
+    """Whether the log has, in the physical offsets [begin, end), messages that were imported as those of the broker: one of the
+    last that these could be."""
     in_log = f"{_of(shard, broker_name)} AND commit_log_offset >= {begin} AND commit_log_offset < {end}"
     queues = generations(shard, broker_name)
     return any(_is_same(source, log, queues, row) for row in _rows(store, in_log, last=_LAST))

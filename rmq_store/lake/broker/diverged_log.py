@@ -32,7 +32,7 @@ from rmq_store.commit.positions import (
 )
 from rmq_store.errors import BadData, WrongUse
 from rmq_store.lake.broker.common_log import CommonLog, begin_of_log, common_log, has_old_records, what_differs
-from rmq_store.lake.broker.import_part import OtherLog, refuse_missing_files
+from rmq_store.lake.broker.import_part import LogRead, OtherLog, refuse_missing_files
 from rmq_store.lake.read.message_search import quoted
 from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.imports import CONTINUES, refuse_continued
@@ -147,18 +147,24 @@ def log_cut(
 
 
 def refuse_old_records(
-    store: LakeStore, shard: Shard, source: FileSource, log: MappedFileQueue, older_names: Sequence[str], begin: int
+    store: LakeStore,
+    shard: Shard,
+    source: FileSource,
+    log: MappedFileQueue,
+    older_names: Sequence[str],
+    read: LogRead,
 ) -> None:
-    """Raises BadData where a log that goes on under another name has, from the physical offset ``begin`` on, messages that were
-    imported under one of its older names: the broker cut its log before them, and has not written over them."""
+    """Raises BadData where a part of a log that goes on under another name has messages that were imported under one of its
+    older names: the broker cut its log before them, and has not written over them."""
     positions = shard.positions()
-    for name in older_names:
-        if (positions.get(import_id(name)) or 0) > begin and has_old_records(store, shard, source, log, name, begin):
+    longer = [name for name in older_names if (positions.get(import_id(name)) or 0) > read.begin]
+    for name in longer:
+        if has_old_records(store, shard, source, log, name, read.begin, read.end):
             raise BadData(
-                f"behind what the broker has written from {begin} on, the log of {source} still has messages that it lost and "
-                f"that are here as those of {name}: they would be in the store twice. Nothing was changed. Import a copy once "
-                "the broker has written over them. If it was killed before that, it has taken them in again, and its log can "
-                "only be imported into a new store (--root); docs/limits.md, 'A broker that lost the end of its log'"
+                f"behind what the broker has written from {read.begin} on, the log of {source} still has messages that it lost "
+                f"and that are here as those of {name}: they would be in the store twice. Nothing was changed. Import a copy "
+                "once the broker has written over them. If it was killed before that, it has taken them in again, and its log "
+                "can only be imported into a new store (--root); docs/limits.md, 'A broker that lost the end of its log'"
             )
 
 

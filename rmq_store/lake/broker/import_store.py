@@ -222,7 +222,7 @@ class _Import:
         positions = shard.positions()
         begun = positions if cut is None else positions.advanced(positions.version, cut.advance, {})
         begin = self._begin() if cut is None else cut.common.end
-        self._refuse_here_already(cut, begin)
+        refuse_imported(self.store, self.broker.files, log, broker_name, begin)
         generations = self._generations(cut)
         job = self._job(generations)
         progressed = partial(self._progressed, parts, begin)
@@ -232,6 +232,10 @@ class _Import:
             generations = generations.with_new(begun_again)
             job = replace(self._job(generations), begins=read.begins)
             read = read_part(job, log, begin, self.engine, progressed)
+        older = (
+            names_of_log(shard, broker_name).names[:-1] if cut is None else names_of_log(shard, cut.broker_name).names
+        )
+        refuse_old_records(self.store, shard, self.broker.files, log, older, read)
         recorded = last_configs(shard, broker_name if cut is None else cut.broker_name)
         part = self._part(len(parts) + 1, cut, generations, begun_again)
         ends = {queue: begun.max_offset(queue) for queue in begun.all_queues()}
@@ -259,7 +263,7 @@ class _Import:
         """A dry run of an import that continues another log."""
         cut, positions = self.cut(), self.shard.positions()
         end = (positions.get(import_id(self.request.broker_name)) or 0) if cut is None else cut.common.end
-        self._refuse_here_already(cut, end)
+        refuse_imported(self.store, self.broker.files, self.broker.log, self.request.broker_name, end)
         return ImportReport(
             status=Status.DRY_RUN,
             shard=self.shard.name,
@@ -293,13 +297,6 @@ class _Import:
             imported = self.shard.positions().get(import_id(name)) or 0
             common = common_log(self.store, self.shard, files, log, name, imported, first_other=error.first_other)
             raise BadData(f"{error}: {what_differs(common, name)}. Nothing was changed.") from error
-
-    def _refuse_here_already(self, cut: LogCut | None, begin: int) -> None:
-        """Raises WrongUse or BadData where the log has messages from the physical offset ``begin`` on that are in the store."""
-        shard, files, log, name = self.shard, self.broker.files, self.broker.log, self.request.broker_name
-        refuse_imported(self.store, files, log, name, begin)
-        names = names_of_log(shard, name).names[:-1] if cut is None else names_of_log(shard, cut.broker_name).names
-        refuse_old_records(self.store, shard, files, log, names, begin)
 
     def _part(
         self, number: int, cut: LogCut | None, generations: Generations, begun_again: Mapping[QueueKey, int]
