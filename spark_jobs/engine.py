@@ -189,7 +189,8 @@ def _stop(session: SparkSession) -> None:
         if is_classic(session):
             session.stop()
         else:
-            atexit.unregister(session.client._on_exit)  # it asks the server once more, without a time limit
+            # pyspark's own hook asks the server once more, without a time limit.
+            atexit.unregister(getattr(session.client, "_on_exit", _stop))
             in_daemon(session.stop, "stop-session").result(NO_ANSWER_S)
     except Exception as error:
         if is_classic(session) and driver_problem(error):

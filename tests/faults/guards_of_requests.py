@@ -41,7 +41,7 @@ REQUESTS = (
             *cases(LOST_ENDS, "a_lost_end_before_a_marker_is_refused_and_can_be_continued"),
             *cases(LOST_ENDS, "a_log_that_goes_on_behind_a_marker_is_imported"),
         ),
-        (("at >= first and fingerprint(", "fingerprint("),),
+        (("at < first or fingerprint(", "fingerprint("),),
         deep=True,
     ),
     Guard(
