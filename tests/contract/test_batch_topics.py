@@ -18,6 +18,7 @@ from rmq_store.errors import BadData
 from rmq_store.lake.audit.full import full
 from rmq_store.lake.broker.common_log import common_log
 from rmq_store.lake.sql.sql import query
+from rmq_store.lake.table.imports import last_import, last_records_of
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.engine import LocalEngine
@@ -118,6 +119,16 @@ def test_what_two_logs_have_in_common_ends_at_a_record_that_differs(store: LakeS
     common = common_log(store, store.shards()[0], files, list_commit_log(files), "broker-a", report.end)
     assert common is not None
     assert (common.end, common.continues, common.is_exact) == (first, True, True)
+
+
+def test_the_last_record_of_an_import_is_the_last_of_the_log(store: LakeStore, broker: Path) -> None:
+    """The messages of batches come last in the tables of an import."""
+    report = load(store, broker)
+    ctl = last_import(store.shards()[0], "broker-a")
+    assert ctl is not None
+    begin, end, _ = last_records_of(ctl) or (0, 0, "")
+    assert report.end - 8 <= end <= report.end
+    assert (ctl.parameter("tail")[:2], begin < end) == ([0, end], True)
 
 
 def test_a_group_gets_the_messages_of_a_batch_by_their_own_tags(store: LakeStore, broker: Path) -> None:

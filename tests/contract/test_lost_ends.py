@@ -193,6 +193,58 @@ def test_old_records_behind_new_ones_are_not_imported_again(lake: Lake, tmp_path
         lake.load(store, broker=f"{BROKER}-2")
 
 
+def test_old_records_between_new_ones_are_not_imported_again(lake: Lake, tmp_path: Path) -> None:
+    """The broker was killed before it had written over them, took some in again, and wrote on behind them."""
+    store = log_of(tmp_path / "store", messages(0, 20))
+    lake.load(store)
+    with_new_records(store, 3, NEW[:1])
+    with_new_records(store, 9, NEW[6:40])
+    with pytest.raises(BadData, match=f"still has messages that it lost and that are here as those of {BROKER}"):
+        continued(lake, store)
+
+
+def test_a_delayed_message_that_is_delivered_again_is_a_new_record(lake: Lake, tmp_path: Path) -> None:
+    """At its place, with another store time: the broker had lost that it was delivered."""
+    first = messages(0, 20)
+    store = log_of(tmp_path / "store", first)
+    lake.load(store)
+    again = [message | {"store_timestamp": 1_700_000_000_009} for message in first[4:20]]
+    with_new_records(store, 3, [NEW[0], *again, *NEW[17:20]])
+    assert continued(lake, store).messages == 20
+
+
+def test_a_tail_is_compared_where_the_broker_has_removed_its_first_file(lake: Lake, tmp_path: Path) -> None:
+    lake.load(log_of(tmp_path / "store", messages(0, 5), messages(5, 125)))
+    now = log_of(tmp_path / "now", messages(0, 5), [*messages(5, 7), *NEW[4:6], *messages(9, 125)])
+    (now / "commitlog" / f"{0:020}").unlink()
+    with pytest.raises(BadData, match=rf"the same up to {FILE_BYTES + 2 * SIZE}, where other records follow"):
+        lake.load(now)
+
+
+def test_a_second_cut_before_the_first_one_is_seen_behind_which_the_log_is_the_same(lake: Lake, tmp_path: Path) -> None:
+    store = log_of(tmp_path / "store", messages(0, 20))
+    lake.load(store)
+    with_new_records(store, 10, NEW[7:60])
+    assert continued(lake, store).messages == 53
+    with_new_records(store, 3, [message | {"store_timestamp": 1_700_000_000_010} for message in NEW[:2]])
+    with pytest.raises(BadData, match=f"the same as the imported log of broker {BROKER} up to {3 * SIZE}"):
+        lake.load(store, broker=f"{BROKER}-2")
+
+
+def test_a_marker_in_the_place_of_lost_messages_is_the_cut(lake: Lake, tmp_path: Path) -> None:
+    store = log_of(tmp_path / "store", messages(0, 120), b"")
+    lake.load(store)
+    file = store / "commitlog" / f"{0:020}"
+    content = bytearray(file.read_bytes())
+    content[50 * SIZE : 50 * SIZE + 8] = struct.pack(">ii", FILE_BYTES - 50 * SIZE, BLANK_MAGIC)
+    file.write_bytes(content)
+    second = file.with_name(f"{FILE_BYTES:020}")
+    second.write_bytes(records(messages(50, 60, of="new"), FILE_BYTES).ljust(FILE_BYTES, b"\0"))
+    with pytest.raises(BadData, match=f"the same up to {50 * SIZE}, where other records follow, 70 imported messages"):
+        lake.load(store)
+    assert continued(lake, store).messages == 10
+
+
 def test_damage_in_the_tail_that_was_imported_stops_nothing(lake: Lake, tmp_path: Path) -> None:
     """Also where it was imported with a salvage, and is whole now."""
     store = log_of(tmp_path / "store", messages(0, 60))

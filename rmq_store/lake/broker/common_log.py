@@ -8,7 +8,7 @@ damaged at the broker ends it only where the next good one behind it is not the 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -40,15 +40,12 @@ from rmq_store.lake.table.imports import (
 )
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
-from rmq_store.log.commit_log import BEHIND_BYTES, record_at
+from rmq_store.log.commit_log import BEHIND_BYTES, Blank, Stop, record_at
 from rmq_store.log.inner_batch import is_inner_batch
 from rmq_store.log.record import Record
 
 _MARKS = 4096
 """Into so many stretches the imported part of the log is cut; the records of one of them are looked at one by one."""
-
-_LAST = 3
-"""So many old messages are looked for in a log that goes on under another name: one may be damaged in it."""
 
 _STRETCH_BYTES = 8 << 20
 """Of so many bytes of the log the messages are compared at once."""
@@ -121,7 +118,7 @@ def common_log(
         common_end = _end_of(rows[count - 1])
         others = [*rows[count:], *marks[number:]]
     else:
-        earlier = _common_with_earlier_name(store, shard, source, log, broker_name)
+        earlier = _common_with_earlier_name(store, shard, source, log, broker_name, first_other)
         if earlier is None or earlier.broker_name != broker_name:
             return earlier
         common_end, others = earlier.end, marks
@@ -164,40 +161,69 @@ def begin_of_log(
     except OtherLog as error:
         cause = error
     tail_begin = max(end - TAIL_BYTES, 0) if recorded is None else recorded[0]
-    other = _first_other(store, shard, source, log, broker_name, tail_begin, end)
+    stretches = _stretches(shard, broker_name, max(tail_begin, log.files[0].start_offset), end)
+    others = (_first_other(store, shard, source, log, *stretch) for stretch in stretches)
+    other = next((place for place in others if place is not None), None)
     if cause is None and other is None:  # what differs was damaged since, or was not imported
         return begin
     raise OtherLog(f"the log of {source} is not the one that was imported up to {imported}", other) from cause
 
 
+def _stretches(shard: Shard, broker_name: str, begin: int, end: int) -> list[tuple[str, int, int]]:
+    """The names of the log and the physical offsets of each in [begin, end), in log order."""
+    first_import = first_of_continued(shard, broker_name)
+    if first_import is None:
+        return [(broker_name, begin, end)]
+    continued = first_import.parameter(CONTINUES)
+    cut = continued["end"]
+    earlier = _stretches(shard, continued["broker_name"], begin, min(cut, end)) if begin < cut else []
+    return [*earlier, (broker_name, max(begin, cut), end)]
+
+
 def _first_other(
     store: LakeStore, shard: Shard, source: FileSource, log: MappedFileQueue, broker_name: str, begin: int, end: int
 ) -> int | None:
-    """The physical offset of the first message in [begin, end) in whose place the log has another good record; None: it has
-    none. A record that was damaged since is the imported one."""
+    """The physical offset of the first message in [begin, end) in whose place the log has another good record, or the end of a
+    file; None: it has none. A record that was damaged since is the imported one."""
     queues, source = generations(shard, broker_name), BufferedSource(source)
-    for at in range(begin, end, _STRETCH_BYTES):
-        stretch = f"commit_log_offset >= {at} AND commit_log_offset < {min(at + _STRETCH_BYTES, end)}"
-        for row in _rows(store, f"{_of(shard, broker_name)} AND {stretch}"):
-            record = _record_of(source, log, row)
-            if record is not None and not _is_record_of(record, queues, row):
-                place: int = row["commit_log_offset"]
-                return place
+    for row in _rows_in(store, shard, broker_name, begin, end):
+        item = _item_for(source, log, row)
+        if isinstance(item, Blank) or (isinstance(item, Record) and not _is_record_of(item, queues, row)):
+            place: int = row["commit_log_offset"]
+            return place
     return None
 
 
-def has_old_records(
+def _rows_in(store: LakeStore, shard: Shard, broker_name: str, begin: int, end: int) -> Iterator[dict[str, Any]]:
+    """The imported records in [begin, end), in log order."""
+    for at in range(begin, end, _STRETCH_BYTES):
+        stretch = f"commit_log_offset >= {at} AND commit_log_offset < {min(at + _STRETCH_BYTES, end)}"
+        yield from _rows(store, f"{_of(shard, broker_name)} AND {stretch}")
+
+
+def old_records(
     store: LakeStore, shard: Shard, source: FileSource, log: MappedFileQueue, broker_name: str, begin: int, end: int
-) -> bool:
-    """Whether the log has, in the physical offsets [begin, end), messages that were imported as those of the broker: one of the
-    last that these could be."""
-    in_log = f"{_of(shard, broker_name)} AND commit_log_offset >= {begin} AND commit_log_offset < {end}"
-    queues = generations(shard, broker_name)
-    return any(_is_same(source, log, queues, row) for row in _rows(store, in_log, last=_LAST))
+) -> set[int]:
+    """The physical offsets in [begin, end) at which the files of the log have messages that were imported as those of the
+    broker, also where no walk through the log comes, as behind an end-of-file marker. A delayed message that the broker has
+    delivered again, at the same place, has another store time: it is a new one."""
+    queues, source = generations(shard, broker_name), BufferedSource(source)
+    rows = _rows_in(store, shard, broker_name, begin, end)
+    items = ((_item_for(source, log, row), row) for row in rows)
+    return {
+        item.commit_log_offset
+        for item, row in items
+        if isinstance(item, Record) and _is_record_of(item, queues, row, most_changed=0)
+    }
 
 
 def _common_with_earlier_name(
-    store: LakeStore, shard: Shard, source: FileSource, log: MappedFileQueue, broker_name: str
+    store: LakeStore,
+    shard: Shard,
+    source: FileSource,
+    log: MappedFileQueue,
+    broker_name: str,
+    first_other: int | None,
 ) -> CommonLog | None:
     """What the log has in common with that of the name which this one continues; under this name where that ends exactly at the
     cut. None: nothing, or this name continues none."""
@@ -207,7 +233,8 @@ def _common_with_earlier_name(
     continued = first_import.parameter(CONTINUES)
     earlier = continued["broker_name"]
     imported = shard.positions().get(import_id(earlier)) or 0
-    common = common_log(store, shard, source, log, earlier, imported)
+    before_cut = first_other if first_other is not None and first_other < continued["end"] else None
+    common = common_log(store, shard, source, log, earlier, imported, first_other=before_cut)
     if common is None or (common.broker_name, common.end) != (earlier, continued["end"]):
         return common
     return replace(common, broker_name=broker_name)
@@ -256,15 +283,11 @@ def _of(shard: Shard, broker_name: str) -> str:
     return f"shard = {quoted(shard.name)} AND broker_name = {quoted(broker_name)}"
 
 
-def _rows(
-    store: LakeStore, condition: str, group: str = "commit_log_offset", *, last: int | None = None
-) -> list[dict[str, Any]]:
-    """The first imported record of each group, in log order. The first message of a record is the one with its offset.
-    ``last``: only so many, the last ones first."""
+def _rows(store: LakeStore, condition: str, group: str = "commit_log_offset") -> list[dict[str, Any]]:
+    """The first imported record of each group, in log order. The first message of a record is the one with its offset."""
     columns = ", ".join(f"arg_min({column}, (commit_log_offset, queue_offset)) AS {column}" for column in _COLUMNS)
     text = f"""
         SELECT min(commit_log_offset) AS place, {columns} FROM msg WHERE {condition} GROUP BY {group} ORDER BY place
-        {"" if last is None else f"DESC LIMIT {last}"}
     """
     return [row | {"commit_log_offset": row.pop("place")} for row in query(store, text).to_pylist()]
 
@@ -276,29 +299,30 @@ def _common(rows: Sequence[Mapping[str, Any]], is_same: Callable[[Mapping[str, A
 
 def _is_same(source: FileSource, log: MappedFileQueue, queues: Generations, row: Mapping[str, Any]) -> bool:
     """Whether the log has the record of the row."""
-    record = _record_of(source, log, row)
-    return record is not None and _is_record_of(record, queues, row)
+    item = _item_for(source, log, row)
+    return isinstance(item, Record) and _is_record_of(item, queues, row)
 
 
-def _record_of(source: FileSource, log: MappedFileQueue, row: Mapping[str, Any]) -> Record | None:
-    """The good record at the place of the row, of whatever size."""
+def _item_for(source: FileSource, log: MappedFileQueue, row: Mapping[str, Any]) -> Record | Stop:
+    """What the log has at the place of the row, of whatever size."""
     place, size = row["commit_log_offset"], row["store_size"]
     record = record_at(bytes_at(source, log, place, size), 0, place)
-    item = record if isinstance(record, Record) else item_of(source, log, place, size)
-    return item if isinstance(item, Record) else None
+    return record if isinstance(record, Record) else item_of(source, log, place, size)
 
 
-def _is_record_of(record: Record, queues: Generations, row: Mapping[str, Any]) -> bool:
+def _is_record_of(record: Record, queues: Generations, row: Mapping[str, Any], *, most_changed: int = 1) -> bool:
     """Whether the row was made from the record. No checksum covers the fields of ``_UNCHECKED`` and the queue offset, so one of
     them may have been changed since, at the broker or here, where all else is the same. Two records that a broker writes differ
     in more: also two retries of one message, whose groups are in their properties."""
     if not has_same(_CHECKED, record, row):
         return False
     offset = row["queue_offset"]  # as it is at the broker, where the message has no entry
-    is_at_offset = record.queue_offset in (offset, queues.broker_offset(record.topic, record.queue_id, offset))
+    is_at_offset = record.queue_offset in (offset, queues.broker_offset(row["topic"], row["queue_id"], offset))
     changed = (not is_at_offset) + sum(not has_same((name,), record, row) for name in _UNCHECKED)
-    if changed != 1:
+    if changed == 0 or changed > most_changed:
         return changed == 0
+    if is_inner_batch(record.sys_flag, record.properties):  # the row is one of its messages
+        return True
     return has_same(_REST, record, row) and record.properties == dict(row["properties"] or ())
 
 

@@ -31,7 +31,7 @@ from rmq_store.commit.positions import (
     queue_of,
 )
 from rmq_store.errors import BadData, WrongUse
-from rmq_store.lake.broker.common_log import CommonLog, begin_of_log, common_log, has_old_records, what_differs
+from rmq_store.lake.broker.common_log import CommonLog, begin_of_log, common_log, old_records, what_differs
 from rmq_store.lake.broker.import_part import LogRead, OtherLog, refuse_missing_files
 from rmq_store.lake.read.message_search import quoted
 from rmq_store.lake.sql.sql import query
@@ -159,13 +159,21 @@ def refuse_old_records(
     positions = shard.positions()
     longer = [name for name in older_names if (positions.get(import_id(name)) or 0) > read.begin]
     for name in longer:
-        if has_old_records(store, shard, source, log, name, read.begin, read.end):
+        old = old_records(store, shard, source, log, name, read.begin, read.end)
+        if not old.isdisjoint(_places_of(shard, read) if old else ()):
             raise BadData(
                 f"behind what the broker has written from {read.begin} on, the log of {source} still has messages that it lost "
                 f"and that are here as those of {name}: they would be in the store twice. Nothing was changed. Import a copy "
                 "once the broker has written over them. If it was killed before that, it has taken them in again, and its log "
                 "can only be imported into a new store (--root); docs/limits.md, 'A broker that lost the end of its log'"
             )
+
+
+def _places_of(shard: Shard, read: LogRead) -> list[int]:
+    """The physical offsets of the messages in the staged files of a part."""
+    paths = [file.path for result in read.results for file in result.files]
+    places: list[int] = shard.commitlog.read(paths, ["commit_log_offset"]).column(0).to_pylist()
+    return places
 
 
 def refuse_closed(shard: Shard, broker_name: str) -> None:

@@ -274,9 +274,10 @@ def _imported(job: ImportJob, task: ImportTask, attempt: str) -> ImportResult:
 
 
 def _last_of(rows: pa.Table) -> Written:
-    """The record of the last row. The rows are in log order."""
-    begin = rows.column("commit_log_offset")[-1].as_py()
-    return Written(begin, begin + rows.column("store_size")[-1].as_py())
+    """The last record. The rows are in log order, but for those of inner batches, which come last."""
+    places = rows.column("commit_log_offset")
+    begin = pc.max(places).as_py()
+    return Written(begin, begin + rows.column("store_size")[pc.index(places, begin).as_py()].as_py())
 
 
 def _too_many_files(task: ImportTask) -> str:

@@ -222,7 +222,10 @@ class _Import:
         positions = shard.positions()
         begun = positions if cut is None else positions.advanced(positions.version, cut.advance, {})
         begin = self._begin() if cut is None else cut.common.end
-        refuse_imported(self.store, self.broker.files, log, broker_name, begin)
+        older = (
+            names_of_log(shard, broker_name).names[:-1] if cut is None else names_of_log(shard, cut.broker_name).names
+        )
+        refuse_imported(self.store, self.broker.files, log, (*older, broker_name), begin)
         generations = self._generations(cut)
         job = self._job(generations)
         progressed = partial(self._progressed, parts, begin)
@@ -263,7 +266,8 @@ class _Import:
         """A dry run of an import that continues another log."""
         cut, positions = self.cut(), self.shard.positions()
         end = (positions.get(import_id(self.request.broker_name)) or 0) if cut is None else cut.common.end
-        refuse_imported(self.store, self.broker.files, self.broker.log, self.request.broker_name, end)
+        own_names = (*self._older_names(cut), self.request.broker_name)
+        refuse_imported(self.store, self.broker.files, self.broker.log, own_names, end)
         return ImportReport(
             status=Status.DRY_RUN,
             shard=self.shard.name,
@@ -287,6 +291,12 @@ class _Import:
                 f"broker {name} was imported before, and does not continue {continues.broker_name}: use another name"
             )
         return None
+
+    def _older_names(self, cut: LogCut | None) -> tuple[str, ...]:
+        """The names of the log that the broker's name continues."""
+        if cut is not None:
+            return names_of_log(self.shard, cut.broker_name).names
+        return names_of_log(self.shard, self.request.broker_name).names[:-1]
 
     def _begin(self) -> int:
         """The physical offset to read from. Raises BadData when this is not the log that was imported."""
@@ -441,7 +451,7 @@ def _shard_of(store: LakeStore, request: ImportRequest, source: FileSource) -> S
             )
     if request.continues is not None:  # it shows where the log of the other name ends, which is in a shard
         return store.shards(request.shard_name)[0]
-    refuse_imported(store, source, log, request.broker_name)
+    refuse_imported(store, source, log, (request.broker_name,))
     return store.create_shard(request.shard_name)
 
 

@@ -8,7 +8,7 @@ Two things show it, by what the store has of each other name:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rmq_store.broker_files.file_source import FileSource
@@ -33,20 +33,20 @@ _FIRSTS = 3
 
 
 def refuse_imported(
-    store: LakeStore, source: FileSource, log: MappedFileQueue, broker_name: str, begin: int | None = None
+    store: LakeStore, source: FileSource, log: MappedFileQueue, own_names: Sequence[str], begin: int | None = None
 ) -> None:
     """Raises WrongUse when messages that are to be imported as those of the broker were imported under another name: after a
     mistake in the name, under a new name of the broker, or from a slave, whose log is its master's.
 
-    ``begin``: the physical offset from which the log will be imported; None: nothing of this name was. Only then messages are
-    compared too, which reads a column of all of the store's.
+    ``own_names``: those of the log, the broker's last. ``begin``: the physical offset from which the log will be imported;
+    None: nothing of this name was. Only then messages are compared too, which reads a column of all of the store's.
     """
-    shard, name = next(_names_with(store, source, log, broker_name, begin), (None, ""))
+    shard, name = next(_names_with(store, source, log, own_names, begin), (None, ""))
     if shard is None:
         return
     while later := next_name(shard, name):
         name = later
-    lost_end = f"; if that says that the broker lost the end of its log, also with --continue-as {broker_name}"
+    lost_end = f"; if that says that the broker lost the end of its log, also with --continue-as {own_names[-1]}"
     raise WrongUse(
         f"the log of {source} has messages that were imported as those of broker {name}: under another name they would be in "
         f"the store twice, and each group would consume them twice. Import it with --broker {name} --shard "
@@ -55,7 +55,7 @@ def refuse_imported(
 
 
 def _names_with(
-    store: LakeStore, source: FileSource, log: MappedFileQueue, broker_name: str, begin: int | None
+    store: LakeStore, source: FileSource, log: MappedFileQueue, own_names: Sequence[str], begin: int | None
 ) -> Iterator[tuple[Shard, str]]:
     """The shards and the other broker names that have messages of the log."""
     if not log.files:
@@ -69,7 +69,7 @@ def _names_with(
             if begin is None:
                 raise
             continue  # a broker that was imported before does not wait until another shard is repaired
-        for name in sorted(positions.names(PositionKind.IMPORT) - {broker_name}):
+        for name in sorted(positions.names(PositionKind.IMPORT) - {*own_names}):
             others = True
             if (positions.get(import_id(name)) or 0) > first and _ends_in(shard, name, source, log, first):
                 yield shard, name

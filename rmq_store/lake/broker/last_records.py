@@ -73,10 +73,10 @@ def tail(source: FileSource, log: MappedFileQueue, last: Written) -> list[Any]:
 
 
 def has_tail(source: FileSource, log: MappedFileQueue, recorded: list[Any]) -> bool:
-    """Whether the log has the tail, as far as that is known: the broker may have removed a file of it."""
+    """Whether the log has the whole tail, of which the broker may have removed a file."""
     begin, end, digest = recorded
     has_begin: bool = begin >= log.files[0].start_offset
-    return not has_begin or _hash_of_log(source, log, begin, end) == digest
+    return has_begin and _hash_of_log(source, log, begin, end) == digest
 
 
 def _hash_of_log(source: FileSource, log: MappedFileQueue, begin: int, end: int) -> str:
