@@ -34,10 +34,9 @@ from spark_jobs.launch import worker_python_path
 from spark_jobs.locked_folder import LOCK, scratch_folder
 from spark_jobs.s3a import GROUP as S3A
 from spark_jobs.s3a import knows_region
-from spark_jobs.session import DEFAULT_MASTER, IS_SUBMITTED, open_session, warm_up
+from spark_jobs.session import DEFAULT_MASTER, IS_SUBMITTED, TOKEN_VARIABLE, open_session, warm_up
 from spark_jobs.ship import ship
 
-_TOKEN_VARIABLE = "SPARK_CONNECT_AUTHENTICATE_TOKEN"
 _LONGEST_STOP_S = 15.0
 _JVM_IS_GONE = (Py4JError, OSError)
 """What a call of a JVM that has ended raises."""
@@ -46,7 +45,7 @@ _JVM_IS_GONE = (Py4JError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m spark_jobs.connect_server",
-        description=f"A warm Spark Connect server on loopback. Clients need its token: set one in ${_TOKEN_VARIABLE}, "
+        description=f"A warm Spark Connect server on loopback. Clients need its token: set one in ${TOKEN_VARIABLE}, "
         "or take the one printed.",
     )
     parser.add_argument("--master", help=f"default {DEFAULT_MASTER}")
@@ -74,28 +73,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.pop("SPARK_REMOTE", None)  # for clients; Spark refuses to start a server with it
     # A Connect server hands no setting for it to its workers; they have what the JVM was started with.
     os.environ["PYTHONPATH"] = worker_python_path()
-    made_token = _TOKEN_VARIABLE not in os.environ
-    token = os.environ.setdefault(_TOKEN_VARIABLE, secrets.token_urlsafe(24))
+    made_token = TOKEN_VARIABLE not in os.environ
+    token = os.environ.setdefault(TOKEN_VARIABLE, secrets.token_urlsafe(24))
     try:
         session = open_session(
             "rmq-connect-server",
             master=options.master,
             delta=not options.no_delta,
             s3a=options.s3a or (not options.no_delta and are_fetched(S3A) and knows_region(os.environ)),
-            conf={
-                "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
-                "spark.connect.grpc.binding.address": options.host,
-                "spark.connect.grpc.binding.port": str(options.port),
-            }
-            | dict(setting.split("=", 1) for setting in options.conf),
+            conf=connect_settings(options.host, options.port) | dict(setting.split("=", 1) for setting in options.conf),
         )
     except (RmqError, PySparkException) as error:  # a JVM that ended has written why to standard error
         print(f"error: {error}", file=sys.stderr)
         return 1
     try:
-        service = getattr(session._jvm, "org.apache.spark.sql.connect.service.SparkConnectService$")
-        port = getattr(service, "MODULE$").localPort()
-        _warm_up_through(f"sc://localhost:{port}/;token={token}")
+        port = port_of(session)
+        warm_up_through(f"sc://localhost:{port}/;token={token}")
         address = {"remote": f"sc://localhost:{port}", "port": port} | ({"token": token} if made_token else {})
         if options.starter is None:
             print(json.dumps(address), file=answer, flush=True)
@@ -111,6 +104,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with suppress(*_JVM_IS_GONE):
             session.stop()
     return 0
+
+
+def connect_settings(host: str, port: int) -> dict[str, str]:
+    """The settings with which a session is a server too. ``port``: 0 takes any free one."""
+    return {
+        "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+        "spark.connect.grpc.binding.address": host,
+        "spark.connect.grpc.binding.port": str(port),
+    }
+
+
+def port_of(session: SparkSession) -> int:
+    """On which the session's server listens."""
+    service = getattr(session._jvm, "org.apache.spark.sql.connect.service.SparkConnectService$")
+    port: int = getattr(service, "MODULE$").localPort()
+    return port
 
 
 def _jvm_of(session: SparkSession) -> psutil.Process:
@@ -130,7 +139,7 @@ def has_ended(process: psutil.Process, stop: threading.Event, look_every_s: floa
     return False
 
 
-def _warm_up_through(remote: str) -> None:
+def warm_up_through(remote: str) -> None:
     """A first query over the wire, as a client would send it, with the code if the workers are on a cluster."""
     from pyspark.sql.connect.session import SparkSession
 

@@ -190,7 +190,8 @@ def _stop(session: SparkSession) -> None:
             session.stop()
         else:
             # pyspark's own hook asks the server once more, without a time limit.
-            atexit.unregister(getattr(session.client, "_on_exit", _stop))
+            if hook := getattr(session.client, "_on_exit", None):
+                atexit.unregister(hook)
             in_daemon(session.stop, "stop-session").result(NO_ANSWER_S)
     except Exception as error:
         if is_classic(session) and driver_problem(error):

@@ -43,7 +43,7 @@ _JVM_ADDRESS = "_PYSPARK_DRIVER_CONN_INFO_PATH"
 """The variable that pyspark gives to a JVM that it starts."""
 _KILL_TIMEOUT_S = 60.0
 """A slow machine needs a while to take back the memory of a JVM that was killed."""
-_TOKEN_VARIABLE = "SPARK_CONNECT_AUTHENTICATE_TOKEN"
+TOKEN_VARIABLE = "SPARK_CONNECT_AUTHENTICATE_TOKEN"
 
 
 def open_session(
@@ -274,7 +274,7 @@ class ConnectServer:
     def _environment(self) -> dict[str, str]:
         """Without SPARK_REMOTE, which is for clients. spark-submit's own scripts ask $PYSPARK_DRIVER_PYTHON where Spark is."""
         env = {name: value for name, value in os.environ.items() if name != "SPARK_REMOTE"}
-        env |= {_TOKEN_VARIABLE: self._token, "PYTHONPATH": worker_python_path(self._python_path)}
+        env |= {TOKEN_VARIABLE: self._token, "PYTHONPATH": worker_python_path(self._python_path)}
         if self._submit is None:
             return env
         return env | {"PYSPARK_DRIVER_PYTHON": sys.executable, "JAVA_HOME": str(find_java())}

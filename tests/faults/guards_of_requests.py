@@ -47,10 +47,10 @@ REQUESTS = (
     Guard(
         "lake.broker.import_part:fingerprint",
         cases(IMPORTS, "a_log_with_other_bytes_before_the_position_is_not_the_one_that_was_imported"),
-        (("hashlib.sha256(data).hexdigest()", '""'),),
+        (("hash_of(source, log, begin, end)", '""'),),
     ),
     Guard(
-        "lake.broker.last_records:has_last_records",
+        "lake.broker.last_records:has_recorded",
         cases(LOST_ENDS, "a_marker_that_was_written_over_is_missed"),
         (("== digest", "!= ''"),),
     ),
@@ -121,10 +121,10 @@ REQUESTS = (
             "new_records_before_old_ones_are_not_passed_over",
             "damage_in_the_tail_that_was_imported_stops_nothing",
         ),
-        (("has_tail(source, log, recorded)", "True"), ("cause is None and other is None", "False")),
+        (("has_recorded(source, log, recorded)", "True"), ("cause is None and other is None", "False")),
     ),
     Guard(
-        "lake.broker.common_log:_is_record_of",
+        "lake.broker.imported_records:_is_record_of",
         (
             *cases(LOST_ENDS, "the_retry_of_another_group_is_another_record"),
             *cases("tests/contract/test_diverged_log.py", "a_field_without_a_checksum_that_was_changed_is_no_cut"),

@@ -11,36 +11,26 @@ import sys
 import tempfile
 from pathlib import Path
 
+from spark_jobs.connect_server import connect_settings, port_of, warm_up_through
 from spark_jobs.launch import launch_settings
-from spark_jobs.session import open_session, warm_up
+from spark_jobs.session import TOKEN_VARIABLE, open_session, warm_up
 from tests.java_options import OPTIONS
 
 MASTER = "local[2]"
-_TOKEN_VARIABLE = "SPARK_CONNECT_AUTHENTICATE_TOKEN"
 
 
 def main(file: Path) -> None:
     """Use what most tests use: a classic session, Delta tables, and a client of Spark Connect."""
-    from pyspark.sql.connect.session import SparkSession
-
-    os.environ |= {"JAVA_TOOL_OPTIONS": OPTIONS, _TOKEN_VARIABLE: "archive"}
+    os.environ |= {"JAVA_TOOL_OPTIONS": OPTIONS, TOKEN_VARIABLE: "archive"}
     new = file.with_suffix(".new")
     driver = "spark.driver.extraJavaOptions"
     session = open_session(
         "class-archive",
         master=MASTER,
-        conf={
-            "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
-            "spark.connect.grpc.binding.address": "127.0.0.1",
-            "spark.connect.grpc.binding.port": "0",
-            driver: f"{launch_settings(MASTER)[driver]} -XX:ArchiveClassesAtExit={new}",
-        },
+        conf=connect_settings("127.0.0.1", 0)
+        | {driver: f"{launch_settings(MASTER)[driver]} -XX:ArchiveClassesAtExit={new}"},
     )
-    service = getattr(session._jvm, "org.apache.spark.sql.connect.service.SparkConnectService$")
-    port = getattr(service, "MODULE$").localPort()
-    client = SparkSession.builder.remote(f"sc://localhost:{port}/;token=archive").create()
-    warm_up(client)
-    client.stop()
+    warm_up_through(f"sc://localhost:{port_of(session)}/;token=archive")
     warm_up(session)
     with tempfile.TemporaryDirectory() as folder:
         session.range(10).selectExpr("id", "id % 2 AS part").write.format("delta").partitionBy("part").save(folder)

@@ -8,26 +8,23 @@ damaged at the broker ends it only where the next good one behind it is not the 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from rmq_store.broker_files.file_source import FileSource
 from rmq_store.broker_files.mapped_file_queue import MappedFileQueue
-from rmq_store.broker_files.queue_generations import Generations
 from rmq_store.commit.ctl import Action
 from rmq_store.commit.positions import import_id
 from rmq_store.lake.broker.import_part import OtherLog, begin_of
-from rmq_store.lake.broker.last_records import TAIL_BYTES, has_tail
+from rmq_store.lake.broker.imported_records import first_other_record, imported_records, is_same, of_broker
+from rmq_store.lake.broker.last_records import TAIL_BYTES, has_recorded
 from rmq_store.lake.broker.log_items import (
-    BufferedSource,
-    bytes_at,
     goes_on,
-    item_of,
     over_blank,
     place_behind_damage,
 )
-from rmq_store.lake.read.message_search import quoted
 from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.imports import (
     CONTINUES,
@@ -40,22 +37,10 @@ from rmq_store.lake.table.imports import (
 )
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
-from rmq_store.log.commit_log import BEHIND_BYTES, Blank, Stop, record_at
-from rmq_store.log.inner_batch import is_inner_batch
-from rmq_store.log.record import Record
+from rmq_store.log.commit_log import BEHIND_BYTES
 
 _MARKS = 4096
 """Into so many stretches the imported part of the log is cut; the records of one of them are looked at one by one."""
-
-_STRETCH_BYTES = 8 << 20
-"""Of so many bytes of the log the messages are compared at once."""
-
-_CHECKED = ("store_size", "body_crc")
-_UNCHECKED = ("topic", "queue_id", "born_timestamp", "store_timestamp")
-SAME = (*_CHECKED, *_UNCHECKED)
-"""What makes two records the same, at the same place, and the queue offset."""
-_REST = ("flag", "sys_flag", "born_host", "store_host", "reconsume_times")
-_COLUMNS = (*SAME, "queue_offset", *_REST, "properties")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,21 +85,16 @@ def common_log(
     """
     first = log.files[0].start_offset if begin is None else begin
     queues = generations(shard, broker_name)
-    of_broker = _of(shard, broker_name)
-
-    def is_same(row: Mapping[str, Any]) -> bool:
-        return _is_same(source, log, queues, row)
-
+    records = partial(imported_records, store, shard, broker_name)
+    same = partial(is_same, source, log, queues)
     until = imported if first_other is None else first_other
-    step = max((until - first) // _MARKS, 1)
-    at = f"commit_log_offset // {step}"
-    marks = _rows(store, f"{of_broker} AND commit_log_offset >= {first} AND commit_log_offset < {until}", at)
-    number = _common(marks, is_same)
+    marks = records(first, until, step=max((until - first) // _MARKS, 1))
+    number = _common(marks, same)
     if number:
         mark = marks[number - 1]["commit_log_offset"]
         end = marks[number]["commit_log_offset"] if number < len(marks) else until
-        rows = _rows(store, f"{of_broker} AND commit_log_offset >= {mark} AND commit_log_offset < {end}")
-        count = _common(rows, is_same)
+        rows = records(mark, end)
+        count = _common(rows, same)
         common_end = _end_of(rows[count - 1])
         others = [*rows[count:], *marks[number:]]
     else:
@@ -125,14 +105,14 @@ def common_log(
     behind = place_behind_damage(source, log, over_blank(source, log, common_end))
     is_other_behind = True
     if behind is not None and behind < until:
-        rows = _rows(store, f"{of_broker} AND commit_log_offset >= {common_end} AND commit_log_offset <= {behind}")
-        if rows and rows[-1]["commit_log_offset"] == behind and is_same(rows[-1]):
+        rows = records(common_end, behind + 1)
+        if rows and rows[-1]["commit_log_offset"] == behind and same(rows[-1]):
             return common_log(store, shard, source, log, broker_name, imported, begin=behind, first_other=first_other)
         is_other_behind = bool(rows) and behind < _end_of(rows[-1])
     next_place = others[0]["commit_log_offset"] if others else until
     text = f"""
         SELECT count(*) AS messages, count(DISTINCT (topic, queue_id)) AS queues
-        FROM messages WHERE {of_broker} AND commit_log_offset >= {common_end}
+        FROM messages WHERE {of_broker(shard, broker_name)} AND commit_log_offset >= {common_end}
     """
     (lost,) = query(store, text).to_pylist()
     is_exact = next_place in (common_end, over_blank(source, log, common_end))
@@ -156,13 +136,13 @@ def begin_of_log(
     begin = end = imported or 0
     try:
         begin = begin_of(source, log, imported, before, salvage)
-        if recorded is None or begin != imported or has_tail(source, log, recorded):
+        if recorded is None or begin != imported or has_recorded(source, log, recorded):
             return begin
     except OtherLog as error:
         cause = error
     tail_begin = max(end - TAIL_BYTES, 0) if recorded is None else recorded[0]
     stretches = _stretches(shard, broker_name, max(tail_begin, log.files[0].start_offset), end)
-    others = (_first_other(store, shard, source, log, *stretch) for stretch in stretches)
+    others = (first_other_record(store, shard, source, log, *stretch) for stretch in stretches)
     other = next((place for place in others if place is not None), None)
     if cause is None and other is None:  # what differs was damaged since, or was not imported
         return begin
@@ -178,43 +158,6 @@ def _stretches(shard: Shard, broker_name: str, begin: int, end: int) -> list[tup
     cut = continued["end"]
     earlier = _stretches(shard, continued["broker_name"], begin, min(cut, end)) if begin < cut else []
     return [*earlier, (broker_name, max(begin, cut), end)]
-
-
-def _first_other(
-    store: LakeStore, shard: Shard, source: FileSource, log: MappedFileQueue, broker_name: str, begin: int, end: int
-) -> int | None:
-    """The physical offset of the first message in [begin, end) in whose place the log has another good record, or the end of a
-    file; None: it has none. A record that was damaged since is the imported one."""
-    queues, source = generations(shard, broker_name), BufferedSource(source)
-    for row in _rows_in(store, shard, broker_name, begin, end):
-        item = _item_for(source, log, row)
-        if isinstance(item, Blank) or (isinstance(item, Record) and not _is_record_of(item, queues, row)):
-            place: int = row["commit_log_offset"]
-            return place
-    return None
-
-
-def _rows_in(store: LakeStore, shard: Shard, broker_name: str, begin: int, end: int) -> Iterator[dict[str, Any]]:
-    """The imported records in [begin, end), in log order."""
-    for at in range(begin, end, _STRETCH_BYTES):
-        stretch = f"commit_log_offset >= {at} AND commit_log_offset < {min(at + _STRETCH_BYTES, end)}"
-        yield from _rows(store, f"{_of(shard, broker_name)} AND {stretch}")
-
-
-def old_records(
-    store: LakeStore, shard: Shard, source: FileSource, log: MappedFileQueue, broker_name: str, begin: int, end: int
-) -> set[int]:
-    """The physical offsets in [begin, end) at which the files of the log have messages that were imported as those of the
-    broker, also where no walk through the log comes, as behind an end-of-file marker. A delayed message that the broker has
-    delivered again, at the same place, has another store time: it is a new one."""
-    queues, source = generations(shard, broker_name), BufferedSource(source)
-    rows = _rows_in(store, shard, broker_name, begin, end)
-    items = ((_item_for(source, log, row), row) for row in rows)
-    return {
-        item.commit_log_offset
-        for item, row in items
-        if isinstance(item, Record) and _is_record_of(item, queues, row, most_changed=0)
-    }
 
 
 def _common_with_earlier_name(
@@ -244,9 +187,9 @@ def what_differs(common: CommonLog | None, broker_name: str) -> str:
     """What that means, and what can be done; None as ``common_log`` answers it."""
     if common is None:
         return (
-            "none of the imported records is in it, so this is the store of another broker: import it with its own --broker. "
-            "If it is the same one, it has lost the end of its log and then removed what was before: import it into a new "
-            "store (--root), as under another name its groups would consume messages twice"
+            "it contains no imported record, so this is the store of another broker: import it with its own --broker. If it is "
+            "the same broker, it has lost the end of its log and deleted the files before it: import it into a new store "
+            "(--root). Under another broker name its groups would consume messages twice"
         )
     if common.broker_name != broker_name:
         return (
@@ -279,57 +222,9 @@ def what_differs(common: CommonLog | None, broker_name: str) -> str:
     )
 
 
-def _of(shard: Shard, broker_name: str) -> str:
-    return f"shard = {quoted(shard.name)} AND broker_name = {quoted(broker_name)}"
-
-
-def _rows(store: LakeStore, condition: str, group: str = "commit_log_offset") -> list[dict[str, Any]]:
-    """The first imported record of each group, in log order. The first message of a record is the one with its offset."""
-    columns = ", ".join(f"arg_min({column}, (commit_log_offset, queue_offset)) AS {column}" for column in _COLUMNS)
-    text = f"""
-        SELECT min(commit_log_offset) AS place, {columns} FROM msg WHERE {condition} GROUP BY {group} ORDER BY place
-    """
-    return [row | {"commit_log_offset": row.pop("place")} for row in query(store, text).to_pylist()]
-
-
 def _common(rows: Sequence[Mapping[str, Any]], is_same: Callable[[Mapping[str, Any]], bool]) -> int:
     """How many of the rows are the same: a beginning of them."""
     return bisect_left(rows, True, key=lambda row: not is_same(row))
-
-
-def _is_same(source: FileSource, log: MappedFileQueue, queues: Generations, row: Mapping[str, Any]) -> bool:
-    """Whether the log has the record of the row."""
-    item = _item_for(source, log, row)
-    return isinstance(item, Record) and _is_record_of(item, queues, row)
-
-
-def _item_for(source: FileSource, log: MappedFileQueue, row: Mapping[str, Any]) -> Record | Stop:
-    """What the log has at the place of the row, of whatever size."""
-    place, size = row["commit_log_offset"], row["store_size"]
-    record = record_at(bytes_at(source, log, place, size), 0, place)
-    return record if isinstance(record, Record) else item_of(source, log, place, size)
-
-
-def _is_record_of(record: Record, queues: Generations, row: Mapping[str, Any], *, most_changed: int = 1) -> bool:
-    """Whether the row was made from the record. No checksum covers the fields of ``_UNCHECKED`` and the queue offset, so one of
-    them may have been changed since, at the broker or here, where all else is the same. Two records that a broker writes differ
-    in more: also two retries of one message, whose groups are in their properties."""
-    if not has_same(_CHECKED, record, row):
-        return False
-    offset = row["queue_offset"]  # as it is at the broker, where the message has no entry
-    is_at_offset = record.queue_offset in (offset, queues.broker_offset(row["topic"], row["queue_id"], offset))
-    changed = (not is_at_offset) + sum(not has_same((name,), record, row) for name in _UNCHECKED)
-    if changed == 0 or changed > most_changed:
-        return changed == 0
-    if is_inner_batch(record.sys_flag, record.properties):  # the row is one of its messages
-        return True
-    return has_same(_REST, record, row) and record.properties == dict(row["properties"] or ())
-
-
-def has_same(columns: Sequence[str], record: Record, row: Mapping[str, Any]) -> bool:
-    """Whether the row has these columns from the record. A message of an inner batch has the CRC of its own body."""
-    own = ("body_crc",) if is_inner_batch(record.sys_flag, record.properties) else ()
-    return all(getattr(record, name) == row[name] for name in columns if name not in own)
 
 
 def _end_of(row: Mapping[str, Any]) -> int:

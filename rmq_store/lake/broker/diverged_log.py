@@ -31,8 +31,9 @@ from rmq_store.commit.positions import (
     queue_of,
 )
 from rmq_store.errors import BadData, WrongUse
-from rmq_store.lake.broker.common_log import CommonLog, begin_of_log, common_log, old_records, what_differs
+from rmq_store.lake.broker.common_log import CommonLog, begin_of_log, common_log, what_differs
 from rmq_store.lake.broker.import_part import LogRead, OtherLog, refuse_missing_files
+from rmq_store.lake.broker.imported_records import old_records
 from rmq_store.lake.read.message_search import quoted
 from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.imports import CONTINUES, refuse_continued

@@ -6,7 +6,6 @@ and a commit's row stays small. Only the last part may end inside a file, where 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -20,7 +19,7 @@ from rmq_store.errors import BadData, DamagedRecord, UnsupportedRecord
 from rmq_store.lake.broker.import_entries import newest_begins
 from rmq_store.lake.broker.import_slice import ImportJob, ImportResult, ImportTask
 from rmq_store.lake.broker.import_tasks import run_tasks, tasks_of
-from rmq_store.lake.broker.last_records import FINGERPRINT_BYTES, Written, has_last_records
+from rmq_store.lake.broker.last_records import FINGERPRINT_BYTES, Written, has_recorded, hash_of
 from rmq_store.lake.broker.salvage import CHUNK_BYTES, HOLE, Skipped
 from rmq_store.lake.table.import_parameters import parameter_of_import
 from rmq_store.lake.table.imports import LAST_RECORDS
@@ -163,7 +162,7 @@ def begin_of(source: FileSource, log: MappedFileQueue, imported: int | None, bef
             f"{gap.last} is missing, so it cannot be checked that this is the log that was imported up to {imported}. Nothing "
             "was changed. Restore the file"
         )
-    is_same = has_last_records(source, log, before.parameter(LAST_RECORDS))
+    is_same = has_recorded(source, log, before.parameter(LAST_RECORDS))
     if is_same is None:
         is_same = at < first or fingerprint(source, log, imported) == [at, digest]
     if imported > end or not is_same:
@@ -184,8 +183,7 @@ def fingerprint(source: FileSource, log: MappedFileQueue, end: int) -> list[Any]
     if file is None:
         return [end, ""]
     begin = max(file.start_offset, end - FINGERPRINT_BYTES)
-    data = source.read(file.name, begin - file.start_offset, end - file.start_offset)
-    return [begin, hashlib.sha256(data).hexdigest()]
+    return [begin, hash_of(source, log, begin, end)]
 
 
 def _is_before_records(results: Sequence[ImportResult], number: int) -> bool:

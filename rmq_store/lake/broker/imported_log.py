@@ -15,14 +15,14 @@ from rmq_store.broker_files.file_source import FileSource
 from rmq_store.broker_files.mapped_file_queue import MappedFileQueue
 from rmq_store.commit.positions import PositionKind, import_id
 from rmq_store.errors import RmqError, WrongUse
-from rmq_store.lake.broker.common_log import SAME, has_same
+from rmq_store.lake.broker.imported_records import SAME, has_same
 from rmq_store.lake.broker.last_records import shows_last_records
-from rmq_store.lake.broker.log_items import bytes_at
+from rmq_store.lake.broker.log_items import record_of
 from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.imports import last_import, last_records_of, next_name
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
-from rmq_store.log.commit_log import BEHIND_BYTES, record_at
+from rmq_store.log.commit_log import BEHIND_BYTES
 from rmq_store.log.record import Record
 
 _COLUMNS = (*SAME, "born_host", "store_host")
@@ -109,6 +109,5 @@ def _of_messages(where: str, *columns: str) -> str:
 
 def _has_record(source: FileSource, log: MappedFileQueue, row: Mapping[str, Any]) -> bool:
     """Whether the log has the record of a message."""
-    place = row["commit_log_offset"]
-    record = record_at(bytes_at(source, log, place, row["store_size"]), 0, place)
+    record = record_of(source, log, row["commit_log_offset"], row["store_size"])
     return isinstance(record, Record) and has_same(_COLUMNS, record, row)

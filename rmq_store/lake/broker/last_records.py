@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rmq_store.broker_files.file_source import FileSource
-from rmq_store.broker_files.mapped_file_queue import MappedFile, MappedFileQueue
+from rmq_store.broker_files.mapped_file_queue import MappedFileQueue
 from rmq_store.log.commit_log import BEHIND_BYTES, only_zeros
 
 FINGERPRINT_BYTES = 4096
@@ -53,33 +53,27 @@ def last_records(source: FileSource, log: MappedFileQueue, last: Written, finger
     which begins at the physical offset ``fingerprinted``."""
     file = log.file_at(last.begin)
     begin, end = window(last, file.start_offset)
-    return [begin, end, hash_of(source, file, begin, end)] if begin < fingerprinted else None
-
-
-def has_last_records(source: FileSource, log: MappedFileQueue, recorded: list[Any] | None) -> bool | None:
-    """Whether the log has what ``last_records`` has recorded. None: the broker has removed the file, or nothing was recorded,
-    as by an import of an earlier version."""
-    if not recorded:
-        return None
-    begin, end, digest = recorded
-    file = next((file for file in log.files if file.start_offset <= begin < file.end_offset), None)
-    return None if file is None else hash_of(source, file, begin, end) == digest
+    return [begin, end, hash_of(source, log, begin, end)] if begin < fingerprinted else None
 
 
 def tail(source: FileSource, log: MappedFileQueue, last: Written) -> list[Any]:
     """What an import records of its tail: where it begins and ends, and its hash."""
     begin = max(log.files[0].start_offset, last.end - TAIL_BYTES)
-    return [begin, last.end, _hash_of_log(source, log, begin, last.end)]
+    return [begin, last.end, hash_of(source, log, begin, last.end)]
 
 
-def has_tail(source: FileSource, log: MappedFileQueue, recorded: list[Any]) -> bool:
-    """Whether the log has the whole tail, of which the broker may have removed a file."""
+def has_recorded(source: FileSource, log: MappedFileQueue, recorded: list[Any] | None) -> bool | None:
+    """Whether the log has what ``last_records`` or ``tail`` has recorded. None: the broker has removed the file in which it
+    begins, or nothing was recorded, as by an import of an earlier version."""
+    if not recorded:
+        return None
     begin, end, digest = recorded
-    has_begin: bool = begin >= log.files[0].start_offset
-    return has_begin and _hash_of_log(source, log, begin, end) == digest
+    file = next((file for file in log.files if file.start_offset <= begin < file.end_offset), None)
+    return None if file is None else hash_of(source, log, begin, end) == digest
 
 
-def _hash_of_log(source: FileSource, log: MappedFileQueue, begin: int, end: int) -> str:
+def hash_of(source: FileSource, log: MappedFileQueue, begin: int, end: int) -> str:
+    """The hash of the bytes ``[begin, end)`` of the log, physical offsets."""
     digest = hashlib.sha256()
     for file in log.files:
         last = min(file.end_offset, end)
@@ -92,13 +86,8 @@ def _hash_of_log(source: FileSource, log: MappedFileQueue, begin: int, end: int)
 def shows_last_records(source: FileSource, log: MappedFileQueue, recorded: list[Any]) -> bool:
     """Whether the log has what ``last_records_of`` answers for an import: then it is the log of that one. An import of an
     earlier version may have recorded only the rest of a file behind its last record: zeros, which show nothing."""
-    if not has_last_records(source, log, recorded):
+    if not has_recorded(source, log, recorded):
         return False
     begin, end, _ = recorded
     file = log.file_at(begin)
     return not only_zeros(source.read(file.name, begin - file.start_offset, end - file.start_offset), 0)
-
-
-def hash_of(source: FileSource, file: MappedFile, begin: int, end: int) -> str:
-    """The hash of the bytes ``[begin, end)``, physical offsets in the file."""
-    return hashlib.sha256(source.read(file.name, begin - file.start_offset, end - file.start_offset)).hexdigest()

@@ -8,7 +8,7 @@ from rmq_store.broker_files.limits import MAX_CONFIG_BYTES
 from rmq_store.broker_files.mapped_file_queue import MappedFileQueue
 from rmq_store.lake.broker.last_records import FINGERPRINT_BYTES
 from rmq_store.lake.broker.salvage import place_after_damage
-from rmq_store.log.commit_log import BEHIND_BYTES, Blank, Damage, MoreBytes, NothingWritten, Stop, item_at
+from rmq_store.log.commit_log import BEHIND_BYTES, Blank, Damage, MoreBytes, NothingWritten, Stop, item_at, record_at
 from rmq_store.log.record import Record
 
 _READ_BYTES = 8 << 20
@@ -82,6 +82,11 @@ def item_of(source: FileSource, log: MappedFileQueue, offset: int, size: int = B
     data = bytes_at(source, log, offset, size)
     item = item_at(data, 0, offset, log.file_at(offset).end_offset) if data else NothingWritten(offset)
     return item_of(source, log, offset, item.needed) if isinstance(item, MoreBytes) and item.needed > size else item
+
+
+def record_of(source: FileSource, log: MappedFileQueue, offset: int, size: int) -> Record | Damage:
+    """The record of ``size`` bytes at a physical offset, whatever follows it."""
+    return record_at(bytes_at(source, log, offset, size), 0, offset)
 
 
 def bytes_at(source: FileSource, log: MappedFileQueue, offset: int, size: int) -> bytes:
