@@ -29,6 +29,7 @@ from pyspark.sql import SparkSession
 from rmq_store.errors import RmqError
 from rmq_store.settings.private_files import apply_umask
 from rmq_store.settings.spark_settings import SparkSettings
+from rmq_store.utils.process_end import end_process
 from spark_jobs.jars import are_fetched
 from spark_jobs.launch import worker_python_path
 from spark_jobs.locked_folder import LOCK, scratch_folder
@@ -173,4 +174,4 @@ def _when_starter_ends(folder: Path, stop: threading.Event, ready: threading.Eve
 
 if __name__ == "__main__":
     apply_umask()
-    sys.exit(main())
+    end_process(main())

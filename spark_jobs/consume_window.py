@@ -8,7 +8,6 @@ A request is consumed window by window until it is complete. The answer is one J
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -25,6 +24,7 @@ from rmq_store.settings.private_files import apply_umask
 from rmq_store.settings.settings import read_settings
 from rmq_store.settings.settings_values import ENGINES
 from rmq_store.utils.host import Host
+from rmq_store.utils.process_end import end_process
 from rmq_store.utils.times import parse_time
 from rmq_store.window.consume import WindowReport
 from rmq_store.window.consume_request import ConsumeRequest
@@ -90,4 +90,4 @@ def _consume(
 
 if __name__ == "__main__":
     apply_umask()
-    sys.exit(main())
+    end_process(main())

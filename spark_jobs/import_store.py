@@ -22,6 +22,7 @@ from rmq_store.message.sys_flag import MAX_BODY_BYTES
 from rmq_store.settings.private_files import apply_umask
 from rmq_store.settings.spark_settings import SparkSettings
 from rmq_store.utils.host import Host
+from rmq_store.utils.process_end import end_process
 from spark_jobs.job import count, engines_of, job_parser, report_as_json
 
 
@@ -73,4 +74,4 @@ def _print_progress(read_bytes: int, all_bytes: int) -> None:
 
 if __name__ == "__main__":
     apply_umask()
-    sys.exit(main())
+    end_process(main())

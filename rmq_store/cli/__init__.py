@@ -14,6 +14,6 @@ starting the process.
 
 from __future__ import annotations
 
-from rmq_store.cli.app import main
+from rmq_store.cli.app import command, main
 
-__all__ = ["main"]
+__all__ = ["command", "main"]

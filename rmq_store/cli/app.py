@@ -16,7 +16,7 @@ from contextlib import nullcontext
 from contextvars import ContextVar
 from functools import cache
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import typer
 
@@ -43,6 +43,7 @@ from rmq_store.errors import STOPPED, BadData, RmqError, Terminated, WrongUse, d
 from rmq_store.lake.table.request_counter import counted_requests
 from rmq_store.settings.environment import Environment
 from rmq_store.settings.private_files import apply_umask
+from rmq_store.utils.process_end import end_process
 from rmq_store.utils.redaction import NAME_BYTES, cleaned, secret_values
 
 app = typer.Typer(
@@ -137,6 +138,11 @@ def _handle_signals() -> None:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _stop)
     sys.unraisablehook = _not_raised
+
+
+def command() -> NoReturn:
+    """The program ``rmq``."""
+    end_process(main())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rmq_store.cli.app import main
+from rmq_store.cli.app import command
 from rmq_store.commit import claim as claim_rules
 from rmq_store.lake.commit import claim as lake_claim
 from rmq_store.lake.commit import commit as commit_steps
@@ -24,9 +24,6 @@ PROCESSES.set_forkserver_preload(["tests.faults.soak.preload"])
 
 LEASE_S, RENEW_EVERY_S = 3, 1
 """Shorter than those of the product (two minutes), so that a process can sleep past its lease."""
-
-_EXIT = os._exit
-"""While a thread is still in a listener, this project has another one in its place, which refuses to end the process."""
 
 
 OUTPUT = ("out", "err")
@@ -68,10 +65,7 @@ def run(run: Run) -> None:
     if run.at is not None:
         _signal_at(run.at)
     sys.argv = ["rmq", *run.arguments]
-    code = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    _EXIT(code)  # a listener's threads or a library's must not change the answer
+    command()
 
 
 def _signal_at(at: At) -> None:
