@@ -89,6 +89,16 @@ class DamagedRecord(RecordError):
     )
 
 
+class DamagedBehindCut(DamagedRecord):
+    """It is where the broker had the end of its log that it lost, of which it may not have written over all."""
+
+    text = (
+        "damaged record {place}: {reason}. Everything before it is good. It is where the broker lost the end of its log: what "
+        "it has not written over yet looks like that. Import a copy once the broker has written on; if that is refused too, "
+        "restore the file."
+    )
+
+
 class UnsupportedRecord(RecordError):
     """The record is sound, but cannot be imported as it is. A salvage does not skip it, since nothing is damaged.
     ``reason`` says what to do."""

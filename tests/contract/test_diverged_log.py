@@ -227,7 +227,10 @@ def test_damage_behind_the_cut_is_refused_and_changes_nothing(
 ) -> None:
     newer = str(damaged(Path(stores[1]), *numbers))
     before = rmq.json("sql", "SELECT * FROM positions WHERE kind <> 'own'")
-    for options, words in (((), "Restore the file"), (("--salvage",), "Restore the file, as from a slave or a backup")):
+    for options, words in (
+        ((), "once the broker has written on"),
+        (("--salvage",), "Restore the file, as from a slave or a backup"),
+    ):
         refused = rmq("import-store", newer, "--broker", "broker-a", *CONTINUE, *options)
         assert (refused.exit_code > 0, words in refused.err) == (True, True), refused
     assert rmq.json("sql", "SELECT * FROM positions WHERE kind <> 'own'") == before

@@ -115,6 +115,16 @@ REQUESTS = (
         ),
     ),
     Guard(
+        "lake.broker.diverged_log:refuse_old_records",
+        cases(LOST_ENDS, "old_records_that_retention_has_removed_here_are_not_imported_again"),
+        (("not old and not has_all_of(shard, name, read.begin)", "False"),),
+    ),
+    Guard(
+        "lake.broker.diverged_log:_cuts",
+        cases(LOST_ENDS, "a_new_record_in_the_place_of_one_that_a_salvage_left_out_is_the_cut"),
+        (("left_out.get((queue, cut), cut)", "cut"),),
+    ),
+    Guard(
         "lake.broker.common_log:begin_of_log",
         cases(
             LOST_ENDS,
@@ -122,6 +132,24 @@ REQUESTS = (
             "damage_in_the_tail_that_was_imported_stops_nothing",
         ),
         (("has_recorded(source, log, recorded)", "True"), ("cause is None and other is None", "False")),
+    ),
+    Guard(
+        "lake.broker.common_log:begin_of_log",
+        cases(
+            LOST_ENDS,
+            "an_import_of_an_earlier_version_is_compared_message_by_message",
+            "new_records_are_not_passed_over_where_retention_has_removed_the_old_ones",
+        ),
+        (("before is None or begin", "recorded is None or begin"), ("last and not all(", "False and (")),
+    ),
+    Guard(
+        "lake.broker.imported_records:first_new_record",
+        cases(
+            LOST_ENDS,
+            "damage_where_retention_has_removed_messages_stops_nothing",
+            "damage_in_the_tail_that_was_imported_stops_nothing",
+        ),
+        (("written_ms > lasts[0]", "True"), ("place not in known and ", "")),
     ),
     Guard(
         "lake.broker.imported_records:_is_record_of",

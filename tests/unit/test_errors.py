@@ -7,13 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from rmq_store.errors import DamagedRecord, RecordError, RmqError, UnsupportedRecord
+from rmq_store.errors import DamagedBehindCut, DamagedRecord, RecordError, RmqError, UnsupportedRecord
 from rmq_store.filter.sql92_parser import InvalidSelector, TooDeep
 from rmq_store.filter.sql92_values import EvaluationError
 from rmq_store.lake.table.shard import UnknownRecord
 
 ARGUMENTS: dict[type[RmqError], tuple[object, ...]] = {
     RecordError: ("commitlog/0", 17, 1017, "{it} is not good"),
+    DamagedBehindCut: ("commitlog/0", 17, 1017, "BODYCRC is wrong"),
     DamagedRecord: ("commitlog/0", 17, 1017, "BODYCRC is wrong"),
     UnsupportedRecord: ("commitlog/0", 17, 1017, "it is an inner batch"),
     InvalidSelector: ("a >", 3, "it ends too early"),

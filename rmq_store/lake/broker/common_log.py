@@ -18,7 +18,14 @@ from rmq_store.broker_files.mapped_file_queue import MappedFileQueue
 from rmq_store.commit.ctl import Action
 from rmq_store.commit.positions import import_id
 from rmq_store.lake.broker.import_part import OtherLog, begin_of
-from rmq_store.lake.broker.imported_records import first_other_record, imported_records, is_same, of_broker
+from rmq_store.lake.broker.imported_records import (
+    Stretch,
+    first_new_record,
+    first_other_record,
+    imported_records,
+    is_same,
+    of_broker,
+)
 from rmq_store.lake.broker.last_records import TAIL_BYTES, has_recorded
 from rmq_store.lake.broker.log_items import (
     goes_on,
@@ -117,7 +124,7 @@ def common_log(
     (lost,) = query(store, text).to_pylist()
     is_exact = next_place in (common_end, over_blank(source, log, common_end))
     file_end = next((file.end_offset for file in log.files if file.start_offset < common_end <= file.end_offset), None)
-    is_exact |= next_place == file_end and _has_all_of(shard, broker_name, common_end)
+    is_exact |= next_place == file_end and has_all_of(shard, broker_name, common_end)
     is_exact |= next_place == imported and _ends_with_marker(shard, broker_name, common_end)
     is_exact &= is_other_behind
     has_all = first_other is None and not others and not lost["messages"] and imported <= log.files[-1].end_offset
@@ -136,20 +143,23 @@ def begin_of_log(
     begin = end = imported or 0
     try:
         begin = begin_of(source, log, imported, before, salvage)
-        if recorded is None or begin != imported or has_recorded(source, log, recorded):
+        if before is None or begin != imported or has_recorded(source, log, recorded):
             return begin
     except OtherLog as error:
         cause = error
     tail_begin = max(end - TAIL_BYTES, 0) if recorded is None else recorded[0]
     stretches = _stretches(shard, broker_name, max(tail_begin, log.files[0].start_offset), end)
-    others = (first_other_record(store, shard, source, log, *stretch) for stretch in stretches)
-    other = next((place for place in others if place is not None), None)
+    others = [first_other_record(store, shard, source, log, *stretch) for stretch in stretches]
+    last = last_records_of(before) if before else None
+    if last and not all(has_all_of(shard, name, begin) for name, begin, _ in stretches):
+        others.append(first_new_record(store, shard, source, log, stretches, last[1], has_last=cause is None))
+    other = min((place for place in others if place is not None), default=None)
     if cause is None and other is None:  # what differs was damaged since, or was not imported
         return begin
     raise OtherLog(f"the log of {source} is not the one that was imported up to {imported}", other) from cause
 
 
-def _stretches(shard: Shard, broker_name: str, begin: int, end: int) -> list[tuple[str, int, int]]:
+def _stretches(shard: Shard, broker_name: str, begin: int, end: int) -> list[Stretch]:
     """The names of the log and the physical offsets of each in [begin, end), in log order."""
     first_import = first_of_continued(shard, broker_name)
     if first_import is None:
@@ -232,7 +242,7 @@ def _end_of(row: Mapping[str, Any]) -> int:
     return end
 
 
-def _has_all_of(shard: Shard, broker_name: str, offset: int) -> bool:
+def has_all_of(shard: Shard, broker_name: str, offset: int) -> bool:
     """Whether no salvage and no retention has left out or removed imported records behind the physical offset: where none is
     here then, none was."""
     return salvaged_to(shard, {broker_name}) <= offset and not shard.ctls_since(0, action=str(Action.RETENTION))

@@ -31,12 +31,12 @@ from rmq_store.commit.positions import (
     queue_of,
 )
 from rmq_store.errors import BadData, WrongUse
-from rmq_store.lake.broker.common_log import CommonLog, begin_of_log, common_log, what_differs
+from rmq_store.lake.broker.common_log import CommonLog, begin_of_log, common_log, has_all_of, what_differs
 from rmq_store.lake.broker.import_part import LogRead, OtherLog, refuse_missing_files
-from rmq_store.lake.broker.imported_records import old_records
+from rmq_store.lake.broker.imported_records import old_records, removed_records
 from rmq_store.lake.read.message_search import quoted
 from rmq_store.lake.sql.sql import query
-from rmq_store.lake.table.imports import CONTINUES, refuse_continued
+from rmq_store.lake.table.imports import CONTINUES, gaps_behind, refuse_continued
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.message.message import MessageQueue
@@ -158,10 +158,14 @@ def refuse_old_records(
     """Raises BadData where a part of a log that goes on under another name has messages that were imported under one of its
     older names: the broker cut its log before them, and has not written over them."""
     positions = shard.positions()
+    written: dict[int, int] = {}
     longer = [name for name in older_names if (positions.get(import_id(name)) or 0) > read.begin]
     for name in longer:
-        old = old_records(store, shard, source, log, name, read.begin, read.end)
-        if not old.isdisjoint(_places_of(shard, read) if old else ()):
+        written = written or _written(shard, read)
+        old = old_records(store, shard, source, log, name, read.begin, read.end) & written.keys()
+        if not old and not has_all_of(shard, name, read.begin):
+            old = removed_records(store, shard, name, read.begin, positions.get(import_id(name)) or 0, written)
+        if old:
             raise BadData(
                 f"behind what the broker has written from {read.begin} on, the log of {source} still has messages that it lost "
                 f"and that are here as those of {name}: they would be in the store twice. Nothing was changed. Import a copy "
@@ -170,11 +174,12 @@ def refuse_old_records(
             )
 
 
-def _places_of(shard: Shard, read: LogRead) -> list[int]:
-    """The physical offsets of the messages in the staged files of a part."""
+def _written(shard: Shard, read: LogRead) -> dict[int, int]:
+    """By physical offset when the broker has written the messages in the staged files of a part, in ms since the epoch."""
     paths = [file.path for result in read.results for file in result.files]
-    places: list[int] = shard.commitlog.read(paths, ["commit_log_offset"]).column(0).to_pylist()
-    return places
+    places, times = "commit_log_offset", "store_timestamp"
+    rows = shard.commitlog.read(paths, [places, times])
+    return dict(zip(rows.column(places).to_pylist(), rows.column(times).to_pylist(), strict=True))
 
 
 def refuse_closed(shard: Shard, broker_name: str) -> None:
@@ -206,19 +211,19 @@ def _report(parameter: Mapping[str, Any], moved: tuple[Moved, ...]) -> Continued
 def _cuts(
     store: LakeStore, shard: Shard, positions: Positions, old: str, name: str, end: int
 ) -> dict[MessageQueue, int]:
-    """Per queue of the new name the offset of the first message that the broker lost, else the end of the old name's queue."""
+    """Per queue of the new name the offset of the first message that the broker lost, else the end of the old name's queue. The
+    broker lost what a salvage has left out behind the cut, too."""
     text = f"""
         SELECT topic, queue_id, min(queue_offset) AS cut FROM msg
         WHERE shard = {quoted(shard.name)} AND broker_name = {quoted(old)} AND commit_log_offset >= {end} AND rel IS NOT NULL
         GROUP BY topic, queue_id
     """
     firsts = {(row["topic"], row["queue_id"]): row["cut"] for row in query(store, text).to_pylist()}
+    left_out = {(gap.queue, gap.end): gap.begin for gap in gaps_behind(shard, old, end)}
+    queues = [queue for queue in positions.all_queues() if queue.broker_name == old]
+    cuts = {queue: firsts.get((queue.topic, queue.queue_id), positions.max_offset(queue)) for queue in queues}
     return {
-        MessageQueue(queue.topic, name, queue.queue_id): firsts.get(
-            (queue.topic, queue.queue_id), positions.max_offset(queue)
-        )
-        for queue in positions.all_queues()
-        if queue.broker_name == old
+        MessageQueue(queue.topic, name, queue.queue_id): left_out.get((queue, cut), cut) for queue, cut in cuts.items()
     }
 
 

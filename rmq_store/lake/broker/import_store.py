@@ -33,7 +33,7 @@ from rmq_store.commit.claim import Wish
 from rmq_store.commit.ctl import SCHEDULE_GROUP, Action, Ctl, Observed, is_born_here
 from rmq_store.commit.positions import import_id
 from rmq_store.commit.request import Status, refuse_other_request
-from rmq_store.errors import BadData, RmqError, WrongUse
+from rmq_store.errors import BadData, DamagedBehindCut, DamagedRecord, RmqError, WrongUse
 from rmq_store.lake.broker.broker_configs import BrokerConfigs, read_configs
 from rmq_store.lake.broker.broker_levels import with_levels_to_end
 from rmq_store.lake.broker.common_log import begin_of_log, common_log, what_differs
@@ -41,7 +41,7 @@ from rmq_store.lake.broker.diverged_log import LogCut, log_cut, refuse_closed, r
 from rmq_store.lake.broker.handed_offsets import Handed, handed_offsets, not_installed, queues_at_broker
 from rmq_store.lake.broker.import_commit import PartOf, import_commit, new_generations, proposal_of
 from rmq_store.lake.broker.import_entries import newest_entries
-from rmq_store.lake.broker.import_part import OtherLog, read_part
+from rmq_store.lake.broker.import_part import LogRead, OtherLog, read_part
 from rmq_store.lake.broker.import_request import ImportReport, ImportRequest, report_of
 from rmq_store.lake.broker.import_slice import ImportJob
 from rmq_store.lake.broker.imported_log import refuse_imported
@@ -222,22 +222,17 @@ class _Import:
         positions = shard.positions()
         begun = positions if cut is None else positions.advanced(positions.version, cut.advance, {})
         begin = self._begin() if cut is None else cut.common.end
-        older = (
-            names_of_log(shard, broker_name).names[:-1] if cut is None else names_of_log(shard, cut.broker_name).names
-        )
+        older = self._older_names(cut)
         refuse_imported(self.store, self.broker.files, log, (*older, broker_name), begin)
         generations = self._generations(cut)
         job = self._job(generations)
         progressed = partial(self._progressed, parts, begin)
-        read = read_part(job, log, begin, self.engine, progressed)
+        read = self._read(job, begin, older, progressed)
         begun_again = new_generations(job, begun, read)
         if begun_again or read.begins:  # the rows have their offsets in the lake, so they are written again
             generations = generations.with_new(begun_again)
             job = replace(self._job(generations), begins=read.begins)
-            read = read_part(job, log, begin, self.engine, progressed)
-        older = (
-            names_of_log(shard, broker_name).names[:-1] if cut is None else names_of_log(shard, cut.broker_name).names
-        )
+            read = self._read(job, begin, older, progressed)
         refuse_old_records(self.store, shard, self.broker.files, log, older, read)
         recorded = last_configs(shard, broker_name if cut is None else cut.broker_name)
         part = self._part(len(parts) + 1, cut, generations, begun_again)
@@ -261,6 +256,16 @@ class _Import:
         proposal = claim.taken.ended_by(proposal_of(made, read, broker_name, positions))
         committed = commit(shard, proposal, self.host, started_ms=started_ms)
         return report_of(Status.COMMITTED, shard, request, [*parts, committed.ctl], notes), not read.is_last
+
+    def _read(self, job: ImportJob, begin: int, older: Sequence[str], progress: Callable[[int], None]) -> LogRead:
+        """The next part of the log. As ``read_part``; ``older``: the names of the log that the broker's continues."""
+        try:
+            return read_part(job, self.broker.log, begin, self.engine, progress)
+        except DamagedRecord as error:
+            positions, offset = self.shard.positions(), error.commit_log_offset
+            if any(offset < (positions.get(import_id(name)) or 0) for name in older):
+                raise DamagedBehindCut(error.file, error.position, offset, error.reason) from error
+            raise
 
     def tried(self) -> ImportReport:
         """A dry run of an import that continues another log."""

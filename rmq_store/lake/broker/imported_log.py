@@ -15,7 +15,7 @@ from rmq_store.broker_files.file_source import FileSource
 from rmq_store.broker_files.mapped_file_queue import MappedFileQueue
 from rmq_store.commit.positions import PositionKind, import_id
 from rmq_store.errors import RmqError, WrongUse
-from rmq_store.lake.broker.imported_records import SAME, has_same
+from rmq_store.lake.broker.imported_records import SAME, has_same, of_messages
 from rmq_store.lake.broker.last_records import shows_last_records
 from rmq_store.lake.broker.log_items import record_of
 from rmq_store.lake.sql.sql import query
@@ -90,21 +90,15 @@ def _ends_in(shard: Shard, name: str, source: FileSource, log: MappedFileQueue, 
 def _first_rows(store: LakeStore, log: MappedFileQueue) -> list[Mapping[str, Any]]:
     """Of each broker name the first messages in the stretch that the log has, in a queue or in the archive."""
     begin, end = log.files[0].start_offset, log.files[-1].end_offset
-    in_log = _of_messages(f"commit_log_offset >= {begin} AND commit_log_offset < {end}")
+    in_log = of_messages(f"commit_log_offset >= {begin} AND commit_log_offset < {end}")
     text = f"SELECT min(commit_log_offset, {_FIRSTS}) AS firsts FROM ({in_log}) GROUP BY shard, broker_name"
     places = sorted({place for row in query(store, text).to_pylist() for place in row["firsts"]})
     if not places:
         return []
     listed = ", ".join(map(str, places))
-    text = f"{_of_messages(f'commit_log_offset IN ({listed})', *_COLUMNS)} ORDER BY ALL"
+    text = f"{of_messages(f'commit_log_offset IN ({listed})', *_COLUMNS)} ORDER BY ALL"
     rows: list[Mapping[str, Any]] = query(store, text).to_pylist()
     return rows
-
-
-def _of_messages(where: str, *columns: str) -> str:
-    """In SQL: the messages in the queues and in the archive."""
-    names = ", ".join(("shard", "broker_name", "commit_log_offset", *columns))
-    return " UNION ALL ".join(f"SELECT {names} FROM {relation} WHERE {where}" for relation in ("msg", "archived"))
 
 
 def _has_record(source: FileSource, log: MappedFileQueue, row: Mapping[str, Any]) -> bool:

@@ -8,13 +8,13 @@ from typing import Any
 from rmq_store.broker_files.file_source import FileSource
 from rmq_store.broker_files.mapped_file_queue import MappedFileQueue
 from rmq_store.broker_files.queue_generations import Generations
-from rmq_store.lake.broker.log_items import BufferedSource, item_of, record_of
+from rmq_store.lake.broker.log_items import BufferedSource, item_of, record_of, records_in
 from rmq_store.lake.read.message_search import quoted
 from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.imports import generations
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
-from rmq_store.log.commit_log import Blank, Stop
+from rmq_store.log.commit_log import BEHIND_BYTES, Blank, Stop
 from rmq_store.log.inner_batch import is_inner_batch
 from rmq_store.log.record import Record
 
@@ -28,6 +28,9 @@ SAME = (*_CHECKED, *_UNCHECKED)
 _REST = ("flag", "sys_flag", "born_host", "store_host", "reconsume_times")
 _COLUMNS = (*SAME, "queue_offset", *_REST, "properties")
 
+Stretch = tuple[str, int, int]
+"""The name of a log that has several, and the physical offsets [begin, end) that were imported under it."""
+
 
 def first_other_record(
     store: LakeStore, shard: Shard, source: FileSource, log: MappedFileQueue, broker_name: str, begin: int, end: int
@@ -40,6 +43,50 @@ def first_other_record(
             place: int = row["commit_log_offset"]
             return place
     return None
+
+
+def first_new_record(
+    store: LakeStore,
+    shard: Shard,
+    source: FileSource,
+    log: MappedFileQueue,
+    stretches: Sequence[Stretch],
+    last_end: int,
+    *,
+    has_last: bool,
+) -> int | None:
+    """The physical offset of the first good record in the stretches that no message here is of, and that the broker has written
+    after the last imported one, which ends at ``last_end``, or there with the head of a marker; None: there is none. So a new
+    record is told from one that retention removed here, or that a salvage left out. ``has_last``: whether the log has the last
+    imported one; without it and its message nothing is told."""
+    rows = [row for stretch in stretches for row in _written(store, shard, *stretch)]
+    known, ends = {row["commit_log_offset"] for row in rows}, (last_end, last_end - BEHIND_BYTES)
+    records = list(records_in(BufferedSource(source), log, stretches[0][1], stretches[-1][2]))
+    lasts = [row["store_timestamp"] for row in rows if row["commit_log_offset"] + row["store_size"] in ends]
+    lasts += [written_ms for place, size, written_ms in records if has_last and place + size in ends]
+    new = (place for place, _, written_ms in records if lasts and place not in known and written_ms > lasts[0])
+    return next(new, None)
+
+
+def removed_records(
+    store: LakeStore, shard: Shard, broker_name: str, begin: int, end: int, written: Mapping[int, int]
+) -> set[int]:
+    """Those of the records that no message here is of, though the broker has written them before one in [begin, end) that was
+    imported as one of its own: retention has removed them here, or a salvage has left them out. ``written``: by physical offset
+    when the broker has written the record, in ms since the epoch."""
+    rows = _written(store, shard, broker_name, begin, end)
+    known, last_ms = (
+        {row["commit_log_offset"] for row in rows},
+        max((row["store_timestamp"] for row in rows), default=0),
+    )
+    return {place for place, ms in written.items() if begin <= place < end and place not in known and ms < last_ms}
+
+
+def _written(store: LakeStore, shard: Shard, broker_name: str, begin: int, end: int) -> list[dict[str, int]]:
+    """Where the broker has written the records that were imported, and when."""
+    where = f"{of_broker(shard, broker_name)} AND commit_log_offset >= {begin} AND commit_log_offset < {end}"
+    rows: list[dict[str, int]] = query(store, of_messages(where, "store_size", "store_timestamp")).to_pylist()
+    return rows
 
 
 def old_records(
@@ -72,9 +119,9 @@ def imported_records(
     """The records in [begin, end) that were imported as those of the broker, in log order: the first one in each ``step``
     bytes. The first message of a record is the one with its offset."""
     columns = ", ".join(f"arg_min({column}, (commit_log_offset, queue_offset)) AS {column}" for column in _COLUMNS)
+    where = f"{of_broker(shard, broker_name)} AND commit_log_offset >= {begin} AND commit_log_offset < {end}"
     text = f"""
-        SELECT min(commit_log_offset) AS place, {columns} FROM msg
-        WHERE {of_broker(shard, broker_name)} AND commit_log_offset >= {begin} AND commit_log_offset < {end}
+        SELECT min(commit_log_offset) AS place, {columns} FROM ({of_messages(where, *_COLUMNS)})
         GROUP BY commit_log_offset // {step} ORDER BY place
     """
     return [row | {"commit_log_offset": row.pop("place")} for row in query(store, text).to_pylist()]
@@ -83,6 +130,12 @@ def imported_records(
 def of_broker(shard: Shard, broker_name: str) -> str:
     """In SQL: whether a row is of the broker."""
     return f"shard = {quoted(shard.name)} AND broker_name = {quoted(broker_name)}"
+
+
+def of_messages(where: str, *columns: str) -> str:
+    """In SQL: the messages in the queues and in the archive."""
+    names = ", ".join(("shard", "broker_name", "commit_log_offset", *columns))
+    return " UNION ALL ".join(f"SELECT {names} FROM {relation} WHERE {where}" for relation in ("msg", "archived"))
 
 
 def is_same(source: FileSource, log: MappedFileQueue, queues: Generations, row: Mapping[str, Any]) -> bool:

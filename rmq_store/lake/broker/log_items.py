@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from rmq_store.broker_files.file_source import FileSource
 from rmq_store.broker_files.limits import MAX_CONFIG_BYTES
 from rmq_store.broker_files.mapped_file_queue import MappedFileQueue
@@ -62,6 +64,21 @@ def next_good_record(source: FileSource, log: MappedFileQueue, offset: int) -> R
             return None
         item = item_of(source, log, place)
     return item
+
+
+def records_in(source: FileSource, log: MappedFileQueue, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """The good records that begin in [begin, end), over damage and what is not written: of each its physical offset, its bytes,
+    and when the broker has written it, in ms since the epoch. ``begin`` may be inside a record, which is then left out."""
+    file = log.file_at(begin)
+    at: int | None = begin
+    if begin > file.start_offset:
+        at = place_after_damage(source, file, Damage(begin, "", 0, torn=False))
+    while at is not None and at < end:
+        record = next_good_record(source, log, at)
+        if record is None or record.commit_log_offset >= end:
+            return
+        yield record.commit_log_offset, record.store_size, record.store_timestamp
+        at = record.commit_log_offset + record.store_size
 
 
 def goes_on(source: FileSource, log: MappedFileQueue, offset: int) -> bool:
