@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -27,6 +26,7 @@ from rmq_store.errors import RmqError
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.settings.private_files import apply_umask
+from rmq_store.utils.process_end import end_process
 from scripts.airflow_home import Airflow, AirflowHome, AirflowNotReady, free_port, only_one, stop_on_signals
 from spark_jobs.session import ConnectServer
 
@@ -145,4 +145,4 @@ def short(path: Path) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_process(main())
