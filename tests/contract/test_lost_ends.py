@@ -18,14 +18,10 @@ from rmq_store.errors import BadData, DamagedBehindCut
 from rmq_store.lake.audit.audit import audit
 from rmq_store.lake.broker import import_commit, import_part, import_slice
 from rmq_store.lake.broker.hand_back import hand_back
-from rmq_store.lake.maintain import compact
-from rmq_store.lake.maintain.retention import RetentionRequest, retain
 from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.imports import LAST_RECORDS, last_import
 from rmq_store.log.record import BLANK_MAGIC
 from rmq_store.log.record_encoder import encode, new_record
-from rmq_store.maintain.files_to_join import Limits
-from rmq_store.settings.retention_settings import RetentionRule
 from tests.contract.test_diverged_log import SIZE, continued, messages
 from tests.contract.test_import_store import BROKER, FILE_BYTES, TESTS, Lake, cut_over
 
@@ -299,81 +295,6 @@ def test_an_import_of_an_earlier_version_is_compared_message_by_message(
     with_new_records(store, 50, NEW[47:49])
     with pytest.raises(BadData, match=f"the same up to {50 * SIZE}, where other records follow, 70 imported messages"):
         lake.load(store)
-
-
-OTHER_TOPIC = [message | {"topic": "U"} for message in messages(0, 20)]
-
-
-def without_other_topic(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, archive: bool) -> Path:
-    """A log of 5 messages, 20 of another topic and 60 more, imported; retention has removed the 20. The broker's clock was set
-    back behind the first of the 60."""
-    store, rest = tmp_path / "store", messages(5, 65)
-    rest[0]["store_timestamp"] = 1_700_000_000_005
-    for log in (messages(0, 5), [*messages(0, 5), *OTHER_TOPIC], [*messages(0, 5), *OTHER_TOPIC, *rest]):
-        lake.load(log_of(store, log))
-    (shard,) = lake.store.shards()
-    rules = [RetentionRule(topic="U", max_bytes=1, archive=archive)]
-    retain(shard, RetentionRequest(request_id="2026-01-01-retain", actor=TESTS, rules=rules), lake.host)
-    monkeypatch.setattr(compact, "SETTLED_MS", -3_600_000)  # as an hour later
-    compact.compact(
-        shard, compact.CompactRequest("2026-01-01-compact", TESTS, "daily", Limits(least_files=2)), lake.host
-    )
-    assert query(lake.store, "SELECT count(*) AS n FROM message_rows").to_pylist() == [{"n": 65}]
-    return store
-
-
-@pytest.mark.parametrize("archive", [False, True])
-def test_new_records_are_not_passed_over_where_retention_has_removed_the_old_ones(
-    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, archive: bool
-) -> None:
-    store = without_other_topic(lake, tmp_path, monkeypatch, archive=archive)
-    assert lake.load(store).status == "unchanged"
-    with_new_records(store, 9, NEW[6:8])
-    same = (9 if archive else 5) * SIZE  # the messages that are here
-    with pytest.raises(BadData, match=rf"the same up to {same}, where other records follow"):
-        lake.load(store)
-    if not archive:
-        with pytest.raises(BadData, match=f"the same at least up to {same}, but .*retention removed them"):
-            continued(lake, store)
-
-
-def test_damage_where_retention_has_removed_messages_stops_nothing(
-    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = without_other_topic(lake, tmp_path, monkeypatch, archive=False)
-    file = store / "commitlog" / f"{0:020}"
-    file.write_bytes(file.read_bytes().replace(b"o009", b"xxxx", 1))
-    assert lake.load(store).status == "unchanged"
-
-
-@pytest.mark.parametrize("archive", [False, True])
-def test_old_records_that_retention_has_removed_here_are_not_imported_again(
-    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, archive: bool
-) -> None:
-    store = without_other_topic(lake, tmp_path, monkeypatch, archive=archive)
-    with_new_records(store, 4, NEW[1:3])
-    file = store / "commitlog" / f"{0:020}"
-    content = file.read_bytes()
-    file.write_bytes(content[: 20 * SIZE] + bytes(SIZE) + content[21 * SIZE :])  # where the log ends
-    with pytest.raises(BadData, match=f"still has messages that it lost and that are here as those of {BROKER}"):
-        continued(lake, store)
-
-
-def test_a_new_record_in_the_place_of_one_that_a_salvage_left_out_is_the_cut(lake: Lake, tmp_path: Path) -> None:
-    """A broker that was killed cuts its log at a damaged record, and gives its queue offset out again."""
-    store = log_of(tmp_path / "store", messages(0, 60))
-    file = store / "commitlog" / f"{0:020}"
-    file.write_bytes(file.read_bytes().replace(b"o007", b"xxxx"))
-    assert lake.load(store, salvage=True).messages == 59
-    with_new_records(store, 7, NEW[4:5])
-    for salvage in (False, True):
-        with pytest.raises(BadData, match=rf"the same up to {7 * SIZE}, where other records follow"):
-            lake.load(store, salvage=salvage)
-    with pytest.raises(BadData, match="still has messages that it lost"):
-        continued(lake, store)
-    with_new_records(store, 7, NEW[4:60])
-    assert continued(lake, store).messages == 56
-    assert audit(lake.store) == []
 
 
 def test_the_retry_of_another_group_is_another_record(lake: Lake, tmp_path: Path) -> None:

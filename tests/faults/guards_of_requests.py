@@ -7,6 +7,7 @@ from tests.faults.guard import Guard, cases
 IMPORT = "tests/contract/test_import_store.py"
 IMPORTS = "tests/faults/test_import_guards.py"
 IMPORTED = "tests/contract/test_imported_log.py"
+GONE = "tests/contract/test_cuts_without_messages.py"
 LOST_ENDS = "tests/contract/test_lost_ends.py"
 LAST_RECORDS = "tests/unit/test_last_records.py"
 SEND = "tests/contract/test_engines_send.py"
@@ -116,13 +117,13 @@ REQUESTS = (
     ),
     Guard(
         "lake.broker.diverged_log:refuse_old_records",
-        cases(LOST_ENDS, "old_records_that_retention_has_removed_here_are_not_imported_again"),
+        cases(GONE, "old_records_that_retention_has_removed_here_are_not_imported_again"),
         (("not old and not has_all_of(shard, name, read.begin)", "False"),),
     ),
     Guard(
         "lake.broker.diverged_log:_cuts",
-        cases(LOST_ENDS, "a_new_record_in_the_place_of_one_that_a_salvage_left_out_is_the_cut"),
-        (("left_out.get((queue, cut), cut)", "cut"),),
+        cases(GONE, "a_new_record_in_the_place_of_one_that_a_salvage_left_out_is_the_cut"),
+        (("if open_cuts else {}", "if False else {}"),),
     ),
     Guard(
         "lake.broker.common_log:begin_of_log",
@@ -135,21 +136,33 @@ REQUESTS = (
     ),
     Guard(
         "lake.broker.common_log:begin_of_log",
-        cases(
-            LOST_ENDS,
-            "an_import_of_an_earlier_version_is_compared_message_by_message",
-            "new_records_are_not_passed_over_where_retention_has_removed_the_old_ones",
+        (
+            *cases(LOST_ENDS, "an_import_of_an_earlier_version_is_compared_message_by_message"),
+            *cases(
+                GONE,
+                "new_records_are_not_passed_over_where_retention_has_removed_the_old_ones",
+                "a_clock_that_was_set_back_makes_no_cut_of_a_sound_log",
+            ),
         ),
-        (("before is None or begin", "recorded is None or begin"), ("last and not all(", "False and (")),
+        (("before is None or begin", "recorded is None or begin"), ("is_same is False and not all(", "False and (")),
     ),
     Guard(
         "lake.broker.imported_records:first_new_record",
-        cases(
-            LOST_ENDS,
-            "damage_where_retention_has_removed_messages_stops_nothing",
-            "damage_in_the_tail_that_was_imported_stops_nothing",
+        (
+            *cases(LOST_ENDS, "damage_in_the_tail_that_was_imported_stops_nothing"),
+            *cases(GONE, "damage_where_retention_has_removed_messages_stops_nothing"),
         ),
-        (("written_ms > lasts[0]", "True"), ("place not in known and ", "")),
+        (("one.store_timestamp > newest_ms", "True"),),
+    ),
+    Guard(
+        "lake.broker.imported_records:removed_records",
+        cases(GONE, "old_records_are_not_imported_again_where_the_newest_messages_were_removed_too"),
+        (("ms <= newest_ms", "ms < newest_ms"),),
+    ),
+    Guard(
+        "lake.broker.diverged_log:_first_offsets",
+        cases(GONE, "a_queue_goes_on_where_the_log_says_it_if_the_lost_messages_were_removed_here"),
+        (("if unknown:", "if False:"),),
     ),
     Guard(
         "lake.broker.imported_records:_is_record_of",

@@ -143,16 +143,18 @@ def begin_of_log(
     begin = end = imported or 0
     try:
         begin = begin_of(source, log, imported, before, salvage)
-        if before is None or begin != imported or has_recorded(source, log, recorded):
+        if before is None or begin != imported:
             return begin
     except OtherLog as error:
         cause = error
+    is_same = has_recorded(source, log, recorded)
+    if cause is None and is_same:
+        return begin
     tail_begin = max(end - TAIL_BYTES, 0) if recorded is None else recorded[0]
     stretches = _stretches(shard, broker_name, max(tail_begin, log.files[0].start_offset), end)
     others = [first_other_record(store, shard, source, log, *stretch) for stretch in stretches]
-    last = last_records_of(before) if before else None
-    if last and not all(has_all_of(shard, name, begin) for name, begin, _ in stretches):
-        others.append(first_new_record(store, shard, source, log, stretches, last[1], has_last=cause is None))
+    if is_same is False and not all(has_all_of(shard, name, begin) for name, begin, _ in stretches):
+        others.append(first_new_record(store, shard, source, log, stretches))
     other = min((place for place in others if place is not None), default=None)
     if cause is None and other is None:  # what differs was damaged since, or was not imported
         return begin

@@ -33,10 +33,12 @@ from rmq_store.commit.positions import (
 from rmq_store.errors import BadData, WrongUse
 from rmq_store.lake.broker.common_log import CommonLog, begin_of_log, common_log, has_all_of, what_differs
 from rmq_store.lake.broker.import_part import LogRead, OtherLog, refuse_missing_files
-from rmq_store.lake.broker.imported_records import old_records, removed_records
+from rmq_store.lake.broker.imported_records import of_broker, of_messages, old_records, removed_records
+from rmq_store.lake.broker.log_items import BufferedSource, records_in
 from rmq_store.lake.read.message_search import quoted
 from rmq_store.lake.sql.sql import query
-from rmq_store.lake.table.imports import CONTINUES, gaps_behind, refuse_continued
+from rmq_store.lake.table.import_parameters import IMPORTS, parameter_of_import
+from rmq_store.lake.table.imports import CONTINUES, generations, refuse_continued
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.message.message import MessageQueue
@@ -143,7 +145,7 @@ def log_cut(
         )
     refuse_missing_files(log, common.end)
     _refuse_lost_deletes(store, shard, old, common.end)
-    cuts = _cuts(store, shard, positions, old, name, common.end)
+    cuts = _cuts(store, shard, source, log, positions, old, name, common.end)
     return LogCut(old, name, common, cuts, moves_to_cuts(positions, old, name, cuts))
 
 
@@ -209,22 +211,77 @@ def _report(parameter: Mapping[str, Any], moved: tuple[Moved, ...]) -> Continued
 
 
 def _cuts(
-    store: LakeStore, shard: Shard, positions: Positions, old: str, name: str, end: int
+    store: LakeStore,
+    shard: Shard,
+    source: FileSource,
+    log: MappedFileQueue,
+    positions: Positions,
+    old: str,
+    name: str,
+    end: int,
 ) -> dict[MessageQueue, int]:
-    """Per queue of the new name the offset of the first message that the broker lost, else the end of the old name's queue. The
-    broker lost what a salvage has left out behind the cut, too."""
-    text = f"""
-        SELECT topic, queue_id, min(queue_offset) AS cut FROM msg
-        WHERE shard = {quoted(shard.name)} AND broker_name = {quoted(old)} AND commit_log_offset >= {end} AND rel IS NOT NULL
-        GROUP BY topic, queue_id
+    """Per queue of the new name the offset of the first message that the broker lost, else the end of the old name's queue.
+
+    Where retention or a salvage has taken out the messages at the cut, the next message of the queue in the log says it. Raises
+    BadData where the log has none.
     """
-    firsts = {(row["topic"], row["queue_id"]): row["cut"] for row in query(store, text).to_pylist()}
-    left_out = {(gap.queue, gap.end): gap.begin for gap in gaps_behind(shard, old, end)}
-    queues = [queue for queue in positions.all_queues() if queue.broker_name == old]
-    cuts = {queue: firsts.get((queue.topic, queue.queue_id), positions.max_offset(queue)) for queue in queues}
-    return {
-        MessageQueue(queue.topic, name, queue.queue_id): left_out.get((queue, cut), cut) for queue, cut in cuts.items()
-    }
+    where = f"{of_broker(shard, old)} AND rel IS NOT NULL"
+    text = f"""
+        SELECT topic, queue_id, min(CASE WHEN commit_log_offset >= {end} THEN queue_offset END) AS behind,
+            max(CASE WHEN commit_log_offset < {end} THEN queue_offset + 1 END) AS before
+        FROM ({of_messages(where, "topic", "queue_id", "queue_offset")}) GROUP BY topic, queue_id
+    """
+    rows = {MessageQueue(row["topic"], old, row["queue_id"]): row for row in query(store, text).to_pylist()}
+    least = _least_cuts(shard, old, end)
+    cuts, open_cuts = {}, {}
+    for queue in [queue for queue in positions.all_queues() if queue.broker_name == old]:
+        row = rows.get(queue, {})
+        cuts[queue] = most = positions.max_offset(queue) if row.get("behind") is None else row["behind"]
+        if max(row.get("before") or 0, least.get(queue, most)) < most:
+            open_cuts[queue] = range(max(row.get("before") or 0, least[queue]), most + 1)
+    cuts |= _first_offsets(shard, source, log, end, open_cuts) if open_cuts else {}
+    return {MessageQueue(queue.topic, name, queue.queue_id): cut for queue, cut in cuts.items()}
+
+
+def _least_cuts(shard: Shard, broker_name: str, end: int) -> dict[MessageQueue, int]:
+    """Per queue the end of what imports up to the physical offset have brought, else the first offset of all: no message of the
+    queue that is before the cut is behind it."""
+    first: dict[MessageQueue, int] = {}
+    least: dict[MessageQueue, int] = {}
+    for ctl in [ctl for action in IMPORTS for ctl in shard.ctls_since(0, action=action)]:
+        if ctl.parameter("broker_name") == broker_name:
+            is_before = parameter_of_import(ctl, "range")[1] <= end
+            for segment in ctl.produced:
+                base = segment.base or 0
+                first[segment.queue] = min(base, first.get(segment.queue, base))
+                if is_before:
+                    least[segment.queue] = max(base + segment.count, least.get(segment.queue, 0))
+    return first | least
+
+
+def _first_offsets(
+    shard: Shard, source: FileSource, log: MappedFileQueue, end: int, cuts: Mapping[MessageQueue, range]
+) -> dict[MessageQueue, int]:
+    """Of each queue the offset of its first message in the log from the physical offset on. Raises BadData where it has none
+    that is a possible cut."""
+    queues = {(queue.topic, queue.queue_id): queue for queue in cuts}
+    (broker_name,) = {queue.broker_name for queue in cuts}
+    bases, offsets = generations(shard, broker_name), dict[MessageQueue, int]()
+    for record in records_in(BufferedSource(source), log, end, log.files[-1].end_offset):
+        if queue := queues.get((record.topic, record.queue_id)):
+            offsets.setdefault(queue, bases.base(queue) + record.queue_offset)
+        if len(offsets) == len(cuts):
+            break
+    unknown = [queue for queue, possible in cuts.items() if offsets.get(queue) not in possible]
+    if unknown:
+        raise BadData(
+            f"the log is the same up to {end}, but in {len(unknown):,} queues, first topic {unknown[0].topic!r}, queue "
+            f"{unknown[0].queue_id}, it is not known at which offset the broker goes on: retention or a salvage has taken the "
+            "messages there out of this store. Nothing was changed. Import a copy once the broker has written a message to "
+            "each of them, or import its store into a new store (--root); docs/limits.md, 'A broker that lost the end of its "
+            "log'"
+        )
+    return offsets
 
 
 def _refuse_lost_deletes(store: LakeStore, shard: Shard, old: str, end: int) -> None:

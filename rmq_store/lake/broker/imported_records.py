@@ -14,7 +14,7 @@ from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.imports import generations
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
-from rmq_store.log.commit_log import BEHIND_BYTES, Blank, Stop
+from rmq_store.log.commit_log import Blank, Stop
 from rmq_store.log.inner_batch import is_inner_batch
 from rmq_store.log.record import Record
 
@@ -46,47 +46,39 @@ def first_other_record(
 
 
 def first_new_record(
-    store: LakeStore,
-    shard: Shard,
-    source: FileSource,
-    log: MappedFileQueue,
-    stretches: Sequence[Stretch],
-    last_end: int,
-    *,
-    has_last: bool,
+    store: LakeStore, shard: Shard, source: FileSource, log: MappedFileQueue, stretches: Sequence[Stretch]
 ) -> int | None:
     """The physical offset of the first good record in the stretches that no message here is of, and that the broker has written
-    after the last imported one, which ends at ``last_end``, or there with the head of a marker; None: there is none. So a new
-    record is told from one that retention removed here, or that a salvage left out. ``has_last``: whether the log has the last
-    imported one; without it and its message nothing is told."""
-    rows = [row for stretch in stretches for row in _written(store, shard, *stretch)]
-    known, ends = {row["commit_log_offset"] for row in rows}, (last_end, last_end - BEHIND_BYTES)
-    records = list(records_in(BufferedSource(source), log, stretches[0][1], stretches[-1][2]))
-    lasts = [row["store_timestamp"] for row in rows if row["commit_log_offset"] + row["store_size"] in ends]
-    lasts += [written_ms for place, size, written_ms in records if has_last and place + size in ends]
-    new = (place for place, _, written_ms in records if lasts and place not in known and written_ms > lasts[0])
-    return next(new, None)
+    after all that was imported; None: there is none. So a new record is told from one that retention removed here, or that a
+    salvage left out."""
+    known = {place for stretch in stretches for place in _places(store, shard, *stretch)}
+    newest_ms = max(_newest_ms(store, shard, name) for name, _, _ in stretches)
+    records = records_in(BufferedSource(source), log, stretches[0][1], stretches[-1][2])
+    new = (one for one in records if one.commit_log_offset not in known and one.store_timestamp > newest_ms)
+    return next((record.commit_log_offset for record in new), None)
 
 
 def removed_records(
     store: LakeStore, shard: Shard, broker_name: str, begin: int, end: int, written: Mapping[int, int]
 ) -> set[int]:
-    """Those of the records that no message here is of, though the broker has written them before one in [begin, end) that was
-    imported as one of its own: retention has removed them here, or a salvage has left them out. ``written``: by physical offset
-    when the broker has written the record, in ms since the epoch."""
-    rows = _written(store, shard, broker_name, begin, end)
-    known, last_ms = (
-        {row["commit_log_offset"] for row in rows},
-        max((row["store_timestamp"] for row in rows), default=0),
-    )
-    return {place for place, ms in written.items() if begin <= place < end and place not in known and ms < last_ms}
+    """Those of the records that begin in [begin, end), that no message here is of, and that the broker had written before the
+    newest that was imported as one of its own: retention has removed them here, or a salvage has left them out. ``written``: by
+    physical offset when the broker has written the record, in ms since the epoch."""
+    known, newest_ms = _places(store, shard, broker_name, begin, end), _newest_ms(store, shard, broker_name)
+    return {place for place, ms in written.items() if begin <= place < end and place not in known and ms <= newest_ms}
 
 
-def _written(store: LakeStore, shard: Shard, broker_name: str, begin: int, end: int) -> list[dict[str, int]]:
-    """Where the broker has written the records that were imported, and when."""
+def _places(store: LakeStore, shard: Shard, broker_name: str, begin: int, end: int) -> set[int]:
+    """The physical offsets in [begin, end) of the broker's messages that are here."""
     where = f"{of_broker(shard, broker_name)} AND commit_log_offset >= {begin} AND commit_log_offset < {end}"
-    rows: list[dict[str, int]] = query(store, of_messages(where, "store_size", "store_timestamp")).to_pylist()
-    return rows
+    return {*query(store, of_messages(where)).column("commit_log_offset").to_pylist()}
+
+
+def _newest_ms(store: LakeStore, shard: Shard, broker_name: str) -> int:
+    """When the broker has written the newest message that was imported, also if it is not here any more: ms since the epoch."""
+    text = f"SELECT max(max_store_timestamp) AS ms FROM segments WHERE {of_broker(shard, broker_name)}"
+    (row,) = query(store, text).to_pylist()
+    return row["ms"] or 0
 
 
 def old_records(

@@ -9,7 +9,7 @@ from rmq_store.broker_files.file_source import FileSource
 from rmq_store.broker_files.limits import MAX_CONFIG_BYTES
 from rmq_store.broker_files.mapped_file_queue import MappedFileQueue
 from rmq_store.lake.broker.last_records import FINGERPRINT_BYTES
-from rmq_store.lake.broker.salvage import place_after_damage
+from rmq_store.lake.broker.salvage import place_after_damage, record_after_hole
 from rmq_store.log.commit_log import BEHIND_BYTES, Blank, Damage, MoreBytes, NothingWritten, Stop, item_at, record_at
 from rmq_store.log.record import Record
 
@@ -66,19 +66,25 @@ def next_good_record(source: FileSource, log: MappedFileQueue, offset: int) -> R
     return item
 
 
-def records_in(source: FileSource, log: MappedFileQueue, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """The good records that begin in [begin, end), over damage and what is not written: of each its physical offset, its bytes,
-    and when the broker has written it, in ms since the epoch. ``begin`` may be inside a record, which is then left out."""
-    file = log.file_at(begin)
-    at: int | None = begin
-    if begin > file.start_offset:
-        at = place_after_damage(source, file, Damage(begin, "", 0, torn=False))
-    while at is not None and at < end:
-        record = next_good_record(source, log, at)
-        if record is None or record.commit_log_offset >= end:
-            return
-        yield record.commit_log_offset, record.store_size, record.store_timestamp
-        at = record.commit_log_offset + record.store_size
+def records_in(source: FileSource, log: MappedFileQueue, begin: int, end: int) -> Iterator[Record]:
+    """The good records that begin in [begin, end), over damage, holes and missing files, as a salvage goes on. ``begin`` may be
+    inside a record, which is then left out."""
+    files = (file for file in log.files if begin < file.end_offset)
+    for file in files:
+        at: int | None = max(begin, file.start_offset)
+        if begin > file.start_offset and not isinstance(item_of(source, log, begin, FINGERPRINT_BYTES), Record | Blank):
+            at = place_after_damage(source, file, Damage(begin, "", 0, torn=False))
+        while at is not None and at < min(file.end_offset, end):
+            match item_of(source, log, at, FINGERPRINT_BYTES):
+                case Record() as record:
+                    yield record
+                    at += record.store_size
+                case Damage() as damage:
+                    at = place_after_damage(source, file, damage)
+                case NothingWritten():
+                    at = record_after_hole(source, file, at)
+                case _:  # the end of the file
+                    at = None
 
 
 def goes_on(source: FileSource, log: MappedFileQueue, offset: int) -> bool:

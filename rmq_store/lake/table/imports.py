@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from rmq_store.broker_files.log_names import LogNames, QueueCuts, offsets_in_log
@@ -89,24 +89,10 @@ def salvage_gaps(shard: Shard) -> Mapping[MessageQueue, Sequence[QueueRange]]:
     """By queue the offsets in which salvages found no message."""
     gaps: dict[MessageQueue, list[QueueRange]] = defaultdict(list)
     for ctl in shard.ctls_since(0, action=str(Action.SALVAGE)):
-        for gap in _gaps(ctl):
-            gaps[gap.queue].append(gap)
+        for topic, queue_id, begin, end, _ in ctl.parameter("queue_gaps") or ():
+            queue = MessageQueue(topic, parameter_of_import(ctl, "broker_name"), queue_id)
+            gaps[queue].append(QueueRange(queue, begin, end))
     return gaps
-
-
-def gaps_behind(shard: Shard, broker_name: str, offset: int) -> list[QueueRange]:
-    """The offsets of the broker's queues in which salvages found no message, where all that they left out of the log is at the
-    physical offset or behind it."""
-    ctls = [
-        ctl for ctl in shard.ctls_since(0, action=str(Action.SALVAGE)) if ctl.parameter("broker_name") == broker_name
-    ]
-    skipped = {ctl.commit_id: [begin for begin, *_ in ctl.parameter("skipped") or ()] for ctl in ctls}
-    return [gap for ctl in ctls if min(skipped[ctl.commit_id], default=-1) >= offset for gap in _gaps(ctl)]
-
-
-def _gaps(ctl: Ctl) -> Iterator[QueueRange]:
-    for topic, queue_id, begin, end, _ in ctl.parameter("queue_gaps") or ():
-        yield QueueRange(MessageQueue(topic, parameter_of_import(ctl, "broker_name"), queue_id), begin, end)
 
 
 def salvaged_to(shard: Shard, broker_names: Collection[str]) -> int:
