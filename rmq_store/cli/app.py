@@ -142,7 +142,15 @@ def _handle_signals() -> None:
 
 def command() -> NoReturn:
     """The program ``rmq``."""
+    _open_closed_streams()
     end_process(main())
+
+
+def _open_closed_streams() -> None:
+    """Python has no object for a standard stream that was closed at the start, as by ``>&-``: what goes there goes nowhere."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, encoding="utf-8"))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

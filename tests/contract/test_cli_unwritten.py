@@ -64,6 +64,23 @@ def test_an_answer_of_a_query_on_a_full_disk_is_an_error_in_words(imported: Rmq,
     assert to_a_full_disk(*arguments) == (1, f"error: {FULL}. The command itself ended\n")
 
 
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [(["topics"], 0), (["sql", "select 1", "--json"], 0), (["--help"], 0), (["lag", "-g", "nope"], 2)],
+)
+def test_a_stream_that_was_closed_at_the_start_changes_no_exit_code(
+    imported: Rmq, closed: str, arguments: list[str], code: int
+) -> None:
+    program = "from rmq_store.cli import command; command()"
+    shell = ["bash", "-c", f'"$@" {closed}', "bash", sys.executable, "-c", program, *arguments]
+    environment = os.environ | {"PYTHONPATH": str(CHECKOUT)}
+    ended = subprocess.run(shell, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == code
+    assert "Traceback" not in ended.stderr
+    assert "defect" not in ended.stderr
+
+
 def test_an_error_on_a_full_disk_keeps_its_exit_code(imported: Rmq) -> None:
     code, text = to_a_full_disk("consume", "-g", "no-such-group", "--json")
     assert code == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import subprocess
 import sys
 import tomllib
@@ -52,6 +53,25 @@ def test_output_that_nothing_reads_any_more_changes_no_exit_code() -> None:
         assert process.stdout is not None
         process.stdout.close()
         assert process.wait() == 0
+
+
+def test_a_stream_that_was_closed_at_the_start_changes_no_exit_code() -> None:
+    program = "from rmq_store.utils.process_end import end_process; end_process(3)"
+    command = ["bash", "-c", '"$0" -c "$1" >&- 2>&-', sys.executable, program]
+    assert subprocess.run(command, check=False).returncode == 3
+
+
+def test_what_code_of_a_user_keeps_open_is_written(tmp_path: Path) -> None:
+    program = f"""
+import gzip
+from rmq_store.utils import process_end
+kept = gzip.open({str(tmp_path / "kept.gz")!r}, "wt")
+kept.write("acked")
+process_end.code_of_user_runs_here()
+process_end.end_process(3)
+"""
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 3
+    assert gzip.decompress((tmp_path / "kept.gz").read_bytes()) == b"acked"
 
 
 def test_the_program_ends_that_way() -> None:

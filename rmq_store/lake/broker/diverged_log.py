@@ -237,15 +237,16 @@ def _cuts(
     for queue in [queue for queue in positions.all_queues() if queue.broker_name == old]:
         row = rows.get(queue, {})
         cuts[queue] = most = positions.max_offset(queue) if row.get("behind") is None else row["behind"]
-        if max(row.get("before") or 0, least.get(queue, most)) < most:
-            open_cuts[queue] = range(max(row.get("before") or 0, least[queue]), most + 1)
+        lowest = max(row.get("before") or 0, least.get(queue, most))
+        if lowest < most:
+            open_cuts[queue] = range(lowest, most + 1)
     cuts |= _first_offsets(shard, source, log, end, open_cuts) if open_cuts else {}
     return {MessageQueue(queue.topic, name, queue.queue_id): cut for queue, cut in cuts.items()}
 
 
 def _least_cuts(shard: Shard, broker_name: str, end: int) -> dict[MessageQueue, int]:
-    """Per queue the end of what imports up to the physical offset have brought, else the first offset of all: no message of the
-    queue that is before the cut is behind it."""
+    """Per queue the lowest offset at which it may go on from the physical offset: the end of what imports up to there have
+    brought, else the first offset of all."""
     first: dict[MessageQueue, int] = {}
     least: dict[MessageQueue, int] = {}
     for ctl in [ctl for action in IMPORTS for ctl in shard.ctls_since(0, action=action)]:

@@ -12,6 +12,7 @@ import os
 import select
 import signal
 import socket
+import sys
 import warnings
 from contextlib import suppress
 from typing import Final, NoReturn
@@ -20,7 +21,6 @@ from rmq_store.errors import without_stops
 from rmq_store.lake.listener.shared_memory import Board
 from rmq_store.lake.listener.worker import serve
 from rmq_store.utils.host import monotonic_ms
-from rmq_store.utils.process_end import end_process
 
 GRACE_MS: Final = 5_000
 """So long a process may take to end itself (``atexit``) before it is killed."""
@@ -118,7 +118,7 @@ class _Server:
         shared = Board(board)
         os.close(board)
         serve(socket.socket(fileno=channel), shared)
-        end_process(0)  # with the hooks of ``atexit``
+        sys.exit()  # with the hooks of ``atexit``, and with what a listener has in the buffers of its files
 
     def _reap(self) -> None:
         with suppress(ChildProcessError):

@@ -24,6 +24,7 @@ from rmq_store.lake.table import tables
 from rmq_store.message.message import MessageExt, MessageQueue
 from rmq_store.settings.environment import Environment
 from rmq_store.settings.settings import GroupSettings
+from rmq_store.utils.process_end import code_of_user_runs_here
 from rmq_store.window.consume import refuse_batches_in_order
 
 
@@ -74,6 +75,7 @@ def opened_listener(group: GroupSettings, now_ms: Callable[[], int]) -> Iterator
     refuse_unlisted(group.listener, Environment.read().listener_packages)
     rules = CallRules(group.name, group.consume_message_batch_max_size, group.consume_timeout_ms, group.all_or_nothing)
     if not has_process(group):
+        code_of_user_runs_here()
         yield _checked(group, InThisProcess(load_listener(group.listener), rules, now_ms))
         return
     with InItsProcess.opened(
