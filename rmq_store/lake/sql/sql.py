@@ -13,7 +13,8 @@ import threading
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache, lru_cache
+from dataclasses import dataclass
+from functools import cache, lru_cache, partial
 from typing import Any, TypedDict, Unpack
 
 import duckdb
@@ -369,6 +370,18 @@ FILES_AT_ONCE = 512
 """Of more files than that, a scan opens so many at once: an open file keeps its footer, about 80 KB of a message file."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Scan:
+    """What DuckDB asks for rows. Arrow's own reader of a Scanner keeps the GIL while it begins to read, and waits there for a
+    lock: that of a thread which waits for the GIL, as to read a Python file or to free what it has read."""
+
+    schema: pa.Schema
+    batches: Callable[[], Iterator[pa.RecordBatch]]
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        return pa.RecordBatchReader.from_batches(self.schema, self.batches())
+
+
 class _Dataset(ds.FileSystemDataset):
     """Reads little ahead: a scan ends only when its requested files have arrived, and often the first rows are enough."""
 
@@ -376,12 +389,12 @@ class _Dataset(ds.FileSystemDataset):
     sources: Mapping[str, Mapping[str, Any]] | None = None
     """Where there are many files: for each path the arguments to open it. The dataset itself then reads none."""
 
-    def scanner(self, **options: Any) -> ds.Scanner:
+    def scanner(self, **options: Any) -> _Scan:
         options |= {"batch_readahead": 4, "fragment_readahead": self.files_ahead}
         whole = super().scanner(**options)
         if self.sources is None:
-            return whole
-        return ds.Scanner.from_batches(self._batches(self.sources, options), schema=whole.projected_schema)
+            return _Scan(whole.projected_schema, whole.to_batches)
+        return _Scan(whole.projected_schema, partial(self._batches, self.sources, options))
 
     def _batches(
         self, sources: Mapping[str, Mapping[str, Any]], options: Mapping[str, Any]
