@@ -109,15 +109,14 @@ REQUESTS = (
     ),
     Guard(
         "lake.broker.diverged_log:refuse_old_records",
-        cases(
-            LOST_ENDS,
-            "old_records_behind_new_ones_are_not_imported_again",
-            "a_marker_in_the_place_of_lost_messages_is_the_cut",
+        (
+            *cases(
+                LOST_ENDS,
+                "old_records_behind_new_ones_are_not_imported_again",
+                "a_marker_in_the_place_of_lost_messages_is_the_cut",
+            ),
+            *cases(GONE, "old_records_that_retention_has_removed_here_are_not_imported_again"),
         ),
-    ),
-    Guard(
-        "lake.broker.diverged_log:refuse_old_records",
-        cases(GONE, "old_records_that_retention_has_removed_here_are_not_imported_again"),
         (("not old and not has_all_of(shard, name, read.begin)", "False"),),
     ),
     Guard(
@@ -127,24 +126,25 @@ REQUESTS = (
     ),
     Guard(
         "lake.broker.common_log:begin_of_log",
-        cases(
-            LOST_ENDS,
-            "new_records_before_old_ones_are_not_passed_over",
-            "damage_in_the_tail_that_was_imported_stops_nothing",
-        ),
-        (("has_recorded(source, log, recorded)", "True"), ("cause is None and other is None", "False")),
-    ),
-    Guard(
-        "lake.broker.common_log:begin_of_log",
         (
-            *cases(LOST_ENDS, "an_import_of_an_earlier_version_is_compared_message_by_message"),
+            *cases(
+                LOST_ENDS,
+                "new_records_before_old_ones_are_not_passed_over",
+                "damage_in_the_tail_that_was_imported_stops_nothing",
+                "an_import_of_an_earlier_version_is_compared_message_by_message",
+            ),
             *cases(
                 GONE,
                 "new_records_are_not_passed_over_where_retention_has_removed_the_old_ones",
                 "a_clock_that_was_set_back_makes_no_cut_of_a_sound_log",
             ),
         ),
-        (("before is None or begin", "recorded is None or begin"), ("is_same is False and not all(", "False and (")),
+        (
+            ("has_recorded(source, log, recorded)", "True"),
+            ("cause is None and other is None", "False"),
+            ("before is None or begin", "recorded is None or begin"),
+            ("is_same is False and not all(", "False and ("),
+        ),
     ),
     Guard(
         "lake.broker.imported_records:first_new_record",
