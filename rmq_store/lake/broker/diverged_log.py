@@ -37,8 +37,8 @@ from rmq_store.lake.broker.imported_records import of_broker, of_messages, old_r
 from rmq_store.lake.broker.log_items import BufferedSource, records_in
 from rmq_store.lake.read.message_search import quoted
 from rmq_store.lake.sql.sql import query
-from rmq_store.lake.table.import_parameters import IMPORTS, parameter_of_import
-from rmq_store.lake.table.imports import CONTINUES, generations, refuse_continued
+from rmq_store.lake.table.import_parameters import parameter_of_import
+from rmq_store.lake.table.imports import CONTINUES, all_imports, generations, refuse_continued
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.message.message import MessageQueue
@@ -159,14 +159,13 @@ def refuse_old_records(
 ) -> None:
     """Raises BadData where a part of a log that goes on under another name has messages that were imported under one of its
     older names: the broker cut its log before them, and has not written over them."""
-    positions = shard.positions()
-    written: dict[int, int] = {}
-    longer = [name for name in older_names if (positions.get(import_id(name)) or 0) > read.begin]
-    for name in longer:
-        written = written or _written(shard, read)
+    ends = {name: shard.positions().get(import_id(name)) or 0 for name in older_names}
+    longer = {name: end for name, end in ends.items() if end > read.begin}
+    written = _written(shard, read) if longer else {}
+    for name, end in longer.items():
         old = old_records(store, shard, source, log, name, read.begin, read.end) & written.keys()
         if not old and not has_all_of(shard, name, read.begin):
-            old = removed_records(store, shard, name, read.begin, positions.get(import_id(name)) or 0, written)
+            old = removed_records(store, shard, name, read.begin, end, written)
         if old:
             raise BadData(
                 f"behind what the broker has written from {read.begin} on, the log of {source} still has messages that it lost "
@@ -249,7 +248,7 @@ def _least_cuts(shard: Shard, broker_name: str, end: int) -> dict[MessageQueue, 
     brought, else the first offset of all."""
     first: dict[MessageQueue, int] = {}
     least: dict[MessageQueue, int] = {}
-    for ctl in [ctl for action in IMPORTS for ctl in shard.ctls_since(0, action=action)]:
+    for ctl in all_imports(shard):
         if ctl.parameter("broker_name") == broker_name:
             is_before = parameter_of_import(ctl, "range")[1] <= end
             for segment in ctl.produced:

@@ -82,7 +82,12 @@ def last_import(shard: Shard, broker_name: str) -> Ctl | None:
         ctls = [ctl for ctl in shard.ctls_in(paths) if ctl.store_timestamp == at_ms]
         if newest := _newest(ctls, broker_name):
             return newest
-    return _newest([ctl for action in IMPORTS for ctl in shard.ctls_since(0, action=action)], broker_name)
+    return _newest(all_imports(shard), broker_name)
+
+
+def all_imports(shard: Shard) -> list[Ctl]:
+    """The imports of all brokers in the handle's snapshot, in no order. It reads a file for each."""
+    return [ctl for action in IMPORTS for ctl in shard.ctls_since(0, action=action)]
 
 
 def salvage_gaps(shard: Shard) -> Mapping[MessageQueue, Sequence[QueueRange]]:
