@@ -239,6 +239,8 @@ REQUESTS = (
         "admin.delete_group:DeleteGroupRequest.moves",
         cases(DELETE_REFUSED, "nothing_a_system_group_a_broadcasting_group_or_no_reason_is_refused"),
     ),
+    # --- the folder of another shard ---
+    Guard("lake.table.shard_entry:refuse_another", ("tests/contract/test_shard_of_another.py",)),
     # --- requests that were cut between two shards ---
     Guard(
         "admin.repeated_moves:refuse_rest",

@@ -9,7 +9,7 @@ import pytest
 from rmq_store.lake.maintain.backup import backup
 from rmq_store.lake.table import local_files
 from rmq_store.lake.table.object_store import Root
-from rmq_store.lake.table.shard import SHARDS
+from rmq_store.lake.table.shard_entry import SHARDS
 from rmq_store.lake.table.store import STORE, LakeStore
 from tests.faults.stores import SHARD, Lake
 

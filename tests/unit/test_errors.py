@@ -11,6 +11,7 @@ from rmq_store.errors import DamagedBehindCut, DamagedRecord, RecordError, RmqEr
 from rmq_store.filter.sql92_parser import InvalidSelector, TooDeep
 from rmq_store.filter.sql92_values import EvaluationError
 from rmq_store.lake.table.shard import UnknownRecord
+from rmq_store.lake.table.shard_entry import DescriptionDamaged, ShardOfAnother
 
 ARGUMENTS: dict[type[RmqError], tuple[object, ...]] = {
     RecordError: ("commitlog/0", 17, 1017, "{it} is not good"),
@@ -20,6 +21,8 @@ ARGUMENTS: dict[type[RmqError], tuple[object, ...]] = {
     InvalidSelector: ("a >", 3, "it ends too early"),
     TooDeep: ("((((", 3),
     EvaluationError: ("ClassCastException", "a text is no number"),
+    DescriptionDamaged: ("it is gone", "store.json"),
+    ShardOfAnother: ("it is a copy", "shards/broker-a.json"),
     UnknownRecord: ("its action is unknown", "broker-a", "kind=ctl/1.parquet"),
 }
 

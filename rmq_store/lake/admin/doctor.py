@@ -30,7 +30,8 @@ from rmq_store.lake.table.delta_log import NoTable
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
-from rmq_store.lake.table.store import DescriptionDamaged, LakeStore, refuse_unnamed_shards, stray_files
+from rmq_store.lake.table.shard_entry import DescriptionDamaged, ShardOfAnother, entry_path
+from rmq_store.lake.table.store import LakeStore, refuse_unnamed_shards, stray_files
 from rmq_store.maintain.request import MOST_ENTRIES, MOST_FILES, due_for_maintenance
 from rmq_store.utils.host import Host, random_name
 from rmq_store.utils.redaction import cleaned
@@ -267,15 +268,16 @@ def _check_newest(root: Root, now_ms: int) -> None:
 
 
 def commit_logs_found(root: Root) -> str:
-    """Raises BadData with the damage of every commit log, or of every one that has not come as far as the tables that were
-    made from it, or is in the folder of another shard, and CheckImpossible."""
+    """Raises OtherMend with every commit log that is in the folder of another shard, else BadData with the damage of every one,
+    or of every one that has not come as far as the tables that were made from it, and CheckImpossible."""
 
     def newest(shard: Shard) -> str:
         version = shard.commitlog.version
         if others := [name for name in shard.named_by_queues() if name != shard.name]:
-            raise BadData(
+            raise ShardOfAnother(
                 f"the folder {shard.name} has queues that were born in shard {', '.join(others)}: give each folder the name of "
-                "its shard again; 'rmq audit' names all that were renamed"
+                "its shard again; 'rmq audit' names all that were renamed",
+                entry_path(shard.name),
             )
         for kind in KINDS:
             if table := _opened(shard, kind):
@@ -311,8 +313,10 @@ def maintenance_found(root: Root) -> str:
 
 
 def _each(looks: Iterable[Callable[[], T]]) -> list[T]:
-    """What they return. Raises BadData with the damage that they met, else CheckImpossible with what they could not read."""
+    """What they return. Raises OtherMend with the shards that are not in their folders, else BadData with the damage that they
+    met, else CheckImpossible with what they could not read."""
     answers: list[T] = []
+    elsewhere: list[str] = []
     damage: list[str] = []
     unreadable: list[str] = []
     for look in looks:
@@ -320,10 +324,16 @@ def _each(looks: Iterable[Callable[[], T]]) -> list[T]:
             answers.append(look())
         except NoTable as error:
             damage.append(str(error))
+        except ShardOfAnother as error:
+            elsewhere.append(str(error))
         except StoreUnusable as error:
             unreadable.append(str(error))
         except RmqError as error:
             damage.append(str(error))
+    if elsewhere:
+        raise OtherMend(
+            "; ".join(elsewhere), "stop what writes to the store, put the folders right as it says, then 'rmq audit'"
+        )
     if damage:
         raise BadData("; ".join(damage))
     if unreadable:
@@ -332,8 +342,10 @@ def _each(looks: Iterable[Callable[[], T]]) -> list[T]:
 
 
 def _shards(root: Root) -> list[Shard]:
+    """All shards with an entry, with which their commit logs are compared."""
     try:
-        return LakeStore.open(root).named_shards()
+        store = LakeStore.open(root)
+        return [Shard(root, name, store.store_id) for name in store.shard_names()]
     except RmqError as error:
         raise CheckSkipped("it needs a store that can be read") from error
 

@@ -19,16 +19,14 @@ from rmq_store.lake.audit.log_actions import log_actions
 from rmq_store.lake.commit.derived_tables import KINDS
 from rmq_store.lake.table.delta_entry import STATS_COLUMNS, may_write, protocol_action
 from rmq_store.lake.table.delta_table import CONFIGURATION, LakeTable, schema_text
-from rmq_store.lake.table.shard import SHARDS, Shard
-from rmq_store.lake.table.store import TABLE_ID, LakeStore, read_store, shard_entry, unnamed_shards
+from rmq_store.lake.table.shard import Shard
+from rmq_store.lake.table.shard_entry import TABLE_ID, Entry, entry_path, new_entry, read_entry
+from rmq_store.lake.table.store import LakeStore, read_store, unnamed_shards
 
 _DELTA = "delta."
 _PROPERTIES = frozenset({*CONFIGURATION, STATS_COLUMNS, "delta.checkpointInterval"})
 """The properties that tell an engine how to read and write a table; the last one is of stores of format 1. Any other name says
 nothing to an engine, so a user or a catalogue may have added it."""
-
-Entry = Mapping[str, Any]
-"""What a file in ``shards/`` has."""
 
 
 def shards(store: LakeStore) -> Iterator[Finding]:
@@ -36,10 +34,10 @@ def shards(store: LakeStore) -> Iterator[Finding]:
     changed."""
     for name in unnamed_shards(store.root):
         yield Finding(
-            shard=name, problem=Problem.SHARD_NOT_NAMED, detail=f"{SHARDS}/{name}.json is missing, the tables are there"
+            shard=name, problem=Problem.SHARD_NOT_NAMED, detail=f"{entry_path(name)} is missing, the tables are there"
         )
     document = read_store(store.root)
-    entries = {shard.name: _read_entry(shard) for shard in store.shards()}
+    entries = {shard.name: read_entry(shard.root, shard.name) for shard in store.shards()}
     ids = {
         name: str(entry[TABLE_ID])
         for name, entry in entries.items()
@@ -65,22 +63,13 @@ def shards(store: LakeStore) -> Iterator[Finding]:
                     yield Finding(shard=shard.name, problem=Problem.SHARD_TWICE, detail=detail)
 
 
-def _read_entry(shard: Shard) -> Entry | str:
-    """The entry of a shard; a text says why it cannot be read."""
-    try:
-        entry = json.loads(shard.root.read(f"{SHARDS}/{shard.name}.json"))
-    except (ValueError, RecursionError) as error:
-        return str(error)
-    return entry if isinstance(entry, dict) else "it is no object"
-
-
 def _entry(shard: Shard, entry: Entry | str, document: Mapping[str, Any]) -> Iterator[Finding]:
     """``document``: ``store.json``."""
-    name = f"{SHARDS}/{shard.name}.json"
+    name = entry_path(shard.name)
     if isinstance(entry, str):
         wrong = [entry]
     else:
-        expected = shard_entry(shard.name, document, entry.get(TABLE_ID))  # the id is compared with the table
+        expected = new_entry(shard.name, document, entry.get(TABLE_ID))  # the id is compared with the table
         levels = entry.get("delay_levels")
         if isinstance(levels, list) and levels:  # store.json may have newer versions than when the shard was made
             expected["delay_levels"] = expected["delay_levels"][: len(levels)]
@@ -95,7 +84,7 @@ def _of_another(shard: Shard, other: str | None) -> Iterator[Finding]:
     """``other``: another shard whose entry has the id of this one's commit log. Entries of earlier versions have none, but
     queues that were born here are named for their shard."""
     names = [name for name in shard.named_by_queues() if name != shard.name]
-    facts = [f"its commit log is that of {SHARDS}/{other}.json"] if other else []
+    facts = [f"its commit log is that of {entry_path(other)}"] if other else []
     facts += [f"it has queues that were born in shard {name}" for name in names]
     if facts:
         yield Finding(shard=shard.name, problem=Problem.SHARD_ELSEWHERE, detail="; ".join(facts))

@@ -31,7 +31,8 @@ from rmq_store.lake.table.delta_log import ENTRY, LOG_FOLDER, LogCleaned
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.parallel import in_parallel
-from rmq_store.lake.table.shard import SHARDS, Shard
+from rmq_store.lake.table.shard import Shard
+from rmq_store.lake.table.shard_entry import SHARDS, entry_path
 from rmq_store.lake.table.store import STORE, LakeStore, read_store, unnamed_shards
 from rmq_store.utils.progress import Progress
 
@@ -124,7 +125,7 @@ def backup(store: LakeStore, target: Root, *, dry_run: bool = False, progress: P
         )
     stored = dict(target.list())
     _check_target(store, target, stored, names)
-    versions = [version for name in names for version in _versions(Shard(store.root, name))]
+    versions = [version for name in names for version in _versions(Shard(store.root, name, store.store_id))]
     for version in versions:
         _check_history(version, target, stored)
     copies = [_lacking(version, stored) for version in versions]
@@ -143,7 +144,7 @@ def _lacking_descriptions(
     source: Root, target: Root, stored: Mapping[str, int], names: Sequence[str]
 ) -> dict[str, bytes]:
     """The contents by name of the entries of shards, and last of ``store.json``, that the target lacks or has otherwise."""
-    contents = {name: source.read(name) for name in [*(f"{SHARDS}/{name}.json" for name in names), STORE]}
+    contents = {name: source.read(name) for name in [*(entry_path(name) for name in names), STORE]}
     return {name: content for name, content in contents.items() if name not in stored or target.read(name) != content}
 
 

@@ -10,6 +10,8 @@ from rmq_store.lake.table.object_store import Root
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
+First = TypeVar("First")
+Second = TypeVar("Second")
 
 REQUESTS = 8
 """Several small data files, most of the time of which is Python's own."""
@@ -27,3 +29,12 @@ def in_parallel(
         return
     with ThreadPoolExecutor(requests) as pool:
         yield from pool.map(ask, items)
+
+
+def both(root: Root, first: Callable[[], First], second: Callable[[], Second]) -> tuple[First, Second]:
+    """What two calls return; in S3 both are made at once. Raises what the first one raises, else what the second one raises."""
+    if root.is_local:
+        return first(), second()
+    with ThreadPoolExecutor(1) as pool:
+        later = pool.submit(second)
+        return first(), later.result()

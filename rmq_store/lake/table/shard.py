@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,11 +18,10 @@ from rmq_store.lake.table.delta_log import DeltaLog, NoTable
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.derived_table import DerivedTable
 from rmq_store.lake.table.object_store import Root
-from rmq_store.lake.table.parallel import in_parallel
+from rmq_store.lake.table.parallel import both, in_parallel
+from rmq_store.lake.table.shard_entry import entry_path, name_in_entry, read_entry, refuse_another
 from rmq_store.utils.host import uuid7_floor, uuid7_ms
 
-SHARDS = "shards"
-"""The folder with an entry for each shard."""
 ABOUT_CLAIMS = (Action.CLAIM, Action.RENEW, Action.RELEASE)
 _NEWEST_FILES = 4
 
@@ -40,29 +38,33 @@ class UnknownRecord(BadData):
 class Shard:
     """The tables of a shard, each opened when it is first used."""
 
-    def __init__(self, root: Root, name: str) -> None:
+    def __init__(self, root: Root, name: str, store_id: str | None = None) -> None:
+        """``store_id``: that of the store, for which the commit log is compared with the shard's entry when it is opened; None:
+        it is not, for what looks for damage, and for a second handle."""
         self.root = root
         self.name = name
+        self._store_id = store_id
         self._read_before: dict[str, tuple[Ctl, ...]] = {}
         self._index: CtlIndex | None = None
 
     @cached_property
     def commitlog(self) -> LakeTable:
+        """Raises NoTable when it is gone, ShardOfAnother when it is that of another shard, and as ``LakeTable.open``."""
+        if self._store_id is None:
+            return self._open_commitlog()
+        log, entry = both(self.root, self._open_commitlog, partial(read_entry, self.root, self.name))
+        refuse_another(entry, self.name, self._store_id, log.id)
+        return log
+
+    def _open_commitlog(self) -> LakeTable:
         try:
             return LakeTable.open(self.root, f"{self.name}/commitlog", tables.COMMITLOG_LAYOUT)
         except NoTable as error:
-            if (other := self._named_by_entry()) == self.name:
+            if (other := name_in_entry(self.root, self.name)) == self.name:
                 raise
             raise NoTable(
-                f"{error}. Or delete {SHARDS}/{self.name}.json, if it is a copy: it says that it is the entry of {other}"
+                f"{error}. Or delete {entry_path(self.name)}, if it is a copy: it says that it is the entry of {other}"
             ) from error
-
-    def _named_by_entry(self) -> str:
-        """The shard's name in its entry; the shard's own where the entry has none."""
-        try:
-            return str(json.loads(self.root.read(f"{SHARDS}/{self.name}.json"))["name"])
-        except (FileNotFoundError, ValueError, TypeError, LookupError, RecursionError):
-            return self.name
 
     @cached_property
     def consumequeue(self) -> LakeTable:

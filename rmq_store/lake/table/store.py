@@ -19,7 +19,8 @@ from rmq_store.errors import StoreUnusable, WrongUse
 from rmq_store.lake.table.delta_entry import entry_name
 from rmq_store.lake.table.delta_log import LOG_FOLDER
 from rmq_store.lake.table.object_store import Root
-from rmq_store.lake.table.shard import SHARDS, Shard
+from rmq_store.lake.table.shard import Shard
+from rmq_store.lake.table.shard_entry import SHARDS, DescriptionDamaged, entry_path, new_entry
 from rmq_store.utils.host import Host
 
 STORE = "store.json"
@@ -27,19 +28,9 @@ _COMMITLOG = f"commitlog/{LOG_FOLDER}"
 """The folder of the commit log's entries, in that of a shard."""
 _MOST_NAMES = 1_000
 """So many names at the top level of the root are looked at for shards without an entry."""
-TABLE_ID = "commitlog"
-"""What an entry calls the id of the commit log's table."""
 _HOST = Host()
 _SHARD_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _ENTRY = re.compile(rf"{SHARDS}/({_SHARD_NAME.pattern})\.json")
-
-
-class DescriptionDamaged(StoreUnusable):
-    """``store.json`` or the entry of a shard is gone, or is wrong. ``file``: which one."""
-
-    def __init__(self, text: str, file: str = STORE) -> None:
-        super().__init__(text)
-        self.file = file
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,15 +99,17 @@ class LakeStore:
         return [Shard(self.root, name) for name in self.shard_names()]
 
     def shards(self, name: str | None = None) -> list[Shard]:
-        """All shards, or the one named. Raises WrongUse when there is no such shard, and StoreUnusable when the tables of a
-        shard have no entry. In S3 that is looked for only where no shard has one: it takes a request, which each command
-        would make."""
+        """All shards, or the one named. Each is compared with its entry when it is opened (``refuse_another``).
+
+        Raises WrongUse when there is no such shard, and StoreUnusable when the tables of a shard have no entry. In S3 that is
+        looked for only where no shard has one: it takes a request, which each command would make.
+        """
         names = self.shard_names()
         if self.root.is_local or not names:
             refuse_unnamed_shards(self.root)
         if name is not None and name not in names:
             raise WrongUse(f"no shard {name} in {self.root.location}; shards: {', '.join(names) or 'none'}")
-        return [Shard(self.root, known) for known in names if name in (None, known)]
+        return [Shard(self.root, known, self.store_id) for known in names if name in (None, known)]
 
     def create_shard(self, name: str) -> Shard:
         """The shard; its tables and its entry are made where they are missing.
@@ -129,13 +122,13 @@ class LakeStore:
         document = _read_current(self.root)
         if document["store_id"] != self.store_id:
             raise StoreUnusable(f"the store at {self.root.location} was replaced since it was opened: open it again")
-        entry = f"{SHARDS}/{name}.json"
+        entry = entry_path(name)
         if self.root.exists(entry):
-            _ = Shard(self.root, name).commitlog  # one that is gone is not made again: it would be empty
+            _ = Shard(self.root, name, self.store_id).commitlog  # one that is gone is not made again: it would be empty
         else:
             refuse_unnamed_shards(self.root)
         shard = Shard.create(self.root, name)
-        self.root.create_exclusively(entry, json.dumps(shard_entry(name, document, shard.commitlog.id)).encode())
+        self.root.create_exclusively(entry, json.dumps(new_entry(name, document, shard.commitlog.id)).encode())
         return shard
 
 
@@ -161,7 +154,8 @@ def read_store(root: Root) -> Mapping[str, Any]:
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError, WrongUse) as error:
         raise DescriptionDamaged(
             f"{root.location}/{STORE} does not describe a store ({error}): restore it from a backup. The tables are not "
-            "affected"
+            "affected",
+            STORE,
         ) from error
     if version > FORMAT_VERSION:
         raise StoreUnusable(
@@ -192,18 +186,6 @@ def _refuse_other_folder(root: Root) -> None:
         )
 
 
-def shard_entry(name: str, document: Mapping[str, Any], table_id: Any) -> dict[str, Any]:
-    """The entry of a new shard. ``table_id``: that of its commit log, by which its folder is known. The rest repeats what its
-    messages rely on of ``document``, which is ``store.json``. Nothing reads it but the audit. Entries of earlier versions have
-    the name only, or no id."""
-    return {
-        "name": name,
-        "store_id": document["store_id"],
-        "delay_levels": document["delay_levels"],
-        TABLE_ID: table_id,
-    }
-
-
 def _named_shards(root: Root) -> list[str]:
     return sorted(match[1] for name, _ in root.list(SHARDS) if (match := _ENTRY.fullmatch(name)))
 
@@ -231,7 +213,7 @@ def refuse_unnamed_shards(root: Root) -> None:
             f"{', '.join(lost)}: these folders in {root.location} have the tables of a shard, and no file in {SHARDS}/ names "
             f"them, so that their messages would be left out. Restore {SHARDS}/NAME.json from a backup, or move a copy out of "
             "the store",
-            f"{SHARDS}/{lost[0]}.json",
+            entry_path(lost[0]),
         )
 
 
@@ -243,5 +225,6 @@ def _refuse_shards_without_store(root: Root) -> None:
     if _named_shards(root) or (root.is_local and unnamed_shards(root)):
         raise DescriptionDamaged(
             f"{root.location}/{STORE} is gone, but the shards of a store are there: restore it from a backup. The tables are "
-            "not affected"
+            "not affected",
+            STORE,
         )
