@@ -59,8 +59,8 @@ class LevelProgress:
     waiting: int
     """How many messages follow these."""
     uncertain: int = 0
-    """How many of the waiting ones have a copy too, but after one that waits, or one that may be another message's. They are
-    delivered again."""
+    """How many of the waiting ones have a copy too, but after one that waits, or one that may be another message's, or may have
+    had one that was removed. They are delivered again."""
     lost: int = 0
     """How many offsets between the delivered ones have no message, as a salvage has left it out."""
 
@@ -78,13 +78,17 @@ class Verdict(Enum):
 
 
 def level_progress(
-    ranges: Mapping[int, tuple[int, int]], delayed: Collection[Delayed], copies: Iterable[Copy]
+    ranges: Mapping[int, tuple[int, int]],
+    delayed: Collection[Delayed],
+    copies: Iterable[Copy],
+    removed_to: Mapping[tuple[str | None, int | None], int],
 ) -> tuple[LevelProgress, ...]:
     """How far each level queue was delivered.
 
     ``ranges``: the offsets [recorded, end) to look at, by level queue. ``delayed``: their messages, and all others in any
     level queue that share a key with one of them; an offset without one has no message. ``copies``: all with such a key.
-    In any order.
+    In any order. ``removed_to``: by real topic and queue the place in the commit log before which messages of the queue were
+    removed, where any were.
     """
     rows_of, copies_of = defaultdict(list), defaultdict(list)
     for row in delayed:
@@ -94,16 +98,19 @@ def level_progress(
     verdicts: dict[int, list[tuple[int, Verdict]]] = defaultdict(list)
     for row in sorted(delayed, key=lambda row: row.queue_offset):
         if row.queue_offset in range(*ranges.get(row.queue_id, (0, 0))):
-            verdicts[row.queue_id].append((row.queue_offset, verdict(row, rows_of[row.key], copies_of[row.key])))
+            place = removed_to.get((row.key.real_topic, row.key.real_queue_id), 0)
+            of_row = verdict(row, rows_of[row.key], copies_of[row.key], place)
+            verdicts[row.queue_id].append((row.queue_offset, of_row))
     return tuple(_progress(queue_id, begin, verdicts[queue_id]) for queue_id, (begin, _) in sorted(ranges.items()))
 
 
-def verdict(row: Delayed, rows: Iterable[Delayed], copies: Iterable[Copy]) -> Verdict:
+def verdict(row: Delayed, rows: Iterable[Delayed], copies: Iterable[Copy], removed_to: int) -> Verdict:
     """``rows``, ``copies``: all with the key of ``row``. The first copy that was stored after it is its own if no other
-    message with the key was stored before that copy; otherwise it may be the copy of the other one."""
+    message with the key was stored before that copy; otherwise it may be the copy of the other one. ``removed_to``: the place
+    before which messages of the real queue were removed: where there is no copy, one of them may have been it."""
     later = [copy for copy in copies if copy.place > row.place and copy.store_timestamp >= row.store_timestamp]
     if not later:
-        return Verdict.WAITING
+        return Verdict.UNCERTAIN if row.place < removed_to else Verdict.WAITING
     if None in row.key:
         return Verdict.UNCERTAIN
     first = min(copy.place for copy in later)

@@ -15,10 +15,12 @@ from rmq_store.commit.positions import min_id
 from rmq_store.errors import BadData
 from rmq_store.lake.audit.audit import audit
 from rmq_store.lake.broker import common_log, last_records
+from rmq_store.lake.broker.broker_levels import delivered_levels
 from rmq_store.lake.maintain import compact
 from rmq_store.lake.maintain.retention import RetentionRequest, retain
 from rmq_store.maintain.files_to_join import Limits
 from rmq_store.message.message import MessageQueue
+from rmq_store.message.message_const import SCHEDULE_TOPIC
 from rmq_store.settings.retention_settings import RetentionRule
 from tests.contract.test_diverged_log import SIZE, continued, messages
 from tests.contract.test_import_store import BROKER, FILE_BYTES, TESTS, Lake
@@ -182,3 +184,24 @@ def test_a_queue_goes_on_where_the_log_says_it_if_the_lost_messages_were_removed
     assert continued(lake, log_of(store, [*both, *now, *of_u(3, 6, of="new", ms=later)])).messages == 18
     assert lake.positions()[min_id(MessageQueue("U", f"{BROKER}-2", 0))] == 3
     assert audit(lake.store) == []
+
+
+@pytest.mark.parametrize(("archive", "expected"), [(True, (2, 1, 0)), (False, (0, 3, 3))])
+def test_a_delayed_message_whose_copy_retention_has_removed_may_have_been_delivered(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, archive: bool, expected: tuple[int, int, int]
+) -> None:
+    """Of three messages of a delay level two were delivered. The third one is before what was removed."""
+    level: dict[str, Any] = {"topic": SCHEDULE_TOPIC, "queue_id": 2, "stored_body": b"w"}
+    keys = [{"REAL_TOPIC": "U", "REAL_QID": "0", "UNIQ_KEY": f"K{number}"} for number in range(3)]
+    waiting = [level | {"queue_offset": n, "properties": of | {"DELAY": "3"}} for n, of in enumerate(keys)]
+    copies = [message | {"properties": of} for message, of in zip(of_u(0, 2), keys, strict=False)]
+    imported(lake, tmp_path / "store", waiting, [*copies, *of_u(2, 4)])
+    (shard,) = lake.store.shards()
+
+    def progress() -> tuple[int, int, int]:
+        (one,) = delivered_levels(lake.store, shard.name, [BROKER], {2: (0, 3)})
+        return one.delivered, one.waiting, one.uncertain
+
+    assert progress() == (2, 1, 0)
+    remove_u(lake, monkeypatch, archive=archive)
+    assert progress() == expected

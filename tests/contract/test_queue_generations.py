@@ -17,14 +17,19 @@ from rmq_store.broker_files.offsets_to_broker import How
 from rmq_store.lake.broker import import_part
 from rmq_store.lake.broker.export import export_offsets
 from rmq_store.lake.commit import commit as committing
+from rmq_store.lake.maintain import compact
+from rmq_store.lake.maintain.retention import RetentionRequest, retain
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.log.consume_queue import FILLER, UNIT_BYTES, entry_of
 from rmq_store.log.record import BLANK_MAGIC, Record
 from rmq_store.log.record_encoder import encode, new_record
-from tests.contract.rmq import ALL_DUE, Rmq
+from rmq_store.maintain.files_to_join import Limits
+from rmq_store.settings.retention_settings import RetentionRule
+from rmq_store.utils.host import Host
+from tests.contract.rmq import ALL_DUE, TODAY, Rmq
 from tests.contract.test_diverged_log import LISTENER, SETTINGS, table_of
-from tests.contract.test_import_store import FILE_BYTES, store_of
+from tests.contract.test_import_store import FILE_BYTES, TESTS, store_of
 
 ENTRIES_PER_FILE = 100
 BODIES = "SELECT decode(body) AS body FROM messages WHERE topic = 'T' ORDER BY queue_offset"
@@ -949,3 +954,60 @@ def test_a_log_that_lost_a_delete_with_its_end_is_not_continued_without_the_mess
     assert broker.imported(*CONTINUE)["continued"]["lost_messages"] == 1
     broker.rmq.json("consume", "--group", "g")
     assert sorted(broker.consumed()) == [*bodies_of("a", 0, 2), *bodies_of("b", 0, 2), *bodies_of("n", 1, 3)]
+
+
+def remove_t(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retention of the topic T, and what compaction does an hour later."""
+    (shard,) = LakeStore.open(Root.parse(str(broker.rmq.root))).shards()
+    rules = [RetentionRule(topic="T", max_bytes=1)]
+    host = Host()
+    retain(shard, RetentionRequest(request_id=f"{TODAY}-retain", actor=TESTS, rules=rules), host)
+    monkeypatch.setattr(compact, "SETTLED_MS", -3_600_000)
+    request = compact.CompactRequest(f"{TODAY}-compact", TESTS, "daily", Limits(least_files=2))
+    assert compact.compact(shard, request, host).removed_rows
+
+
+def test_a_lost_delete_is_not_passed_over_where_retention_has_removed_what_shows_it(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The messages without queue offset are in a file of which no message is left: those of U are of another day."""
+    later = [message | {"store_timestamp": 1_700_100_000_000} for message in sent("u", 0, 2, "U")]
+    broker.sends(*sent("a", 0, 2))
+    broker.imported()
+    broker.sends(*sent("a", 2, 4), later[0])
+    kept = list(broker.messages)
+    broker.deletes_topic()
+    broker.sends(later[1], *sent("b", 0, 5))
+    assert broker.imported()["deleted"] == 2
+    broker.rmq.json("consume", "--group", "g")
+    remove_t(broker, monkeypatch)
+    broker.messages, broker.deleted = [*kept, later[1] | {"stored_body": b"n001"}, *sent("n", 4, 8)], 0
+    refused = broker.rmq("import-store", broker.files(), "--broker", "broker-a", *CONTINUE)
+    assert (refused.exit_code, "it is not known whether the broker has lost behind it that" in refused.err) == (1, True)
+
+
+@pytest.mark.parametrize("removed", [False, True])
+def test_a_delete_that_the_broker_still_has_stops_no_log_that_lost_its_end(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, removed: bool
+) -> None:
+    """It was imported before what was lost came. Messages of U are of another day, so that retention may remove all of T's."""
+    u = [message | {"store_timestamp": 1_700_100_000_000} for message in sent("u", 0, 4, "U")]
+    broker.sends(*sent("a", 0, 2))
+    broker.imported()
+    broker.sends(*sent("a", 2, 4))
+    broker.deletes_topic()
+    broker.sends(u[0], *sent("b", 0, 3))
+    assert broker.imported()["deleted"] == 2
+    broker.rmq.json("consume", "--group", "g")
+    broker.sends(u[1])
+    broker.imported()
+    if removed:
+        remove_t(broker, monkeypatch)
+    kept = list(broker.messages)
+    broker.sends(*u[2:])
+    broker.imported()
+    broker.messages = [*kept, *sent("n", 2, 4, "U"), *sent("c", 3, 5)]
+    assert broker.imported(*CONTINUE)["continued"]["lost_messages"] == 2
+    broker.rmq.json("consume", "--group", "g")
+    assert broker.consumed()[-2:] == bodies_of("c", 3, 5)
+    assert broker.rmq.json("audit")["audit"] == []

@@ -9,6 +9,12 @@ IMPORTS = "tests/faults/test_import_guards.py"
 IMPORTED = "tests/contract/test_imported_log.py"
 GONE = "tests/contract/test_cuts_without_messages.py"
 LOST_ENDS = "tests/contract/test_lost_ends.py"
+GENERATIONS = "tests/contract/test_queue_generations.py"
+LOST_DELETES = (
+    "a_log_that_lost_a_delete_with_its_end_is_not_continued_without_the_messages",
+    "a_lost_delete_is_not_passed_over_where_retention_has_removed_what_shows_it",
+    "a_delete_that_the_broker_still_has_stops_no_log_that_lost_its_end",
+)
 LAST_RECORDS = "tests/unit/test_last_records.py"
 SEND = "tests/contract/test_engines_send.py"
 SEND_COMMAND = "tests/contract/test_cli_send.py"
@@ -158,6 +164,18 @@ REQUESTS = (
         "lake.broker.imported_records:removed_records",
         cases(GONE, "old_records_are_not_imported_again_where_the_newest_messages_were_removed_too"),
         (("ms <= newest_ms", "ms < newest_ms"),),
+    ),
+    Guard(
+        "lake.broker.lost_deletes:refuse_lost_deletes",
+        cases(GENERATIONS, *LOST_DELETES),
+    ),
+    Guard(
+        "lake.broker.lost_deletes:_parts_across",
+        cases(GENERATIONS, *LOST_DELETES),
+        (
+            ("end_of_copy >= cut", "end_of_copy > cut + 100_000"),
+            ("(end_of_copy is None or end_of_copy >= cut)", "True"),
+        ),
     ),
     Guard(
         "lake.broker.diverged_log:_first_offsets",

@@ -49,7 +49,16 @@ ROW = delayed(100)
 def test_a_copy_is_that_of_the_only_message_with_its_key_before_it(
     others: list[Delayed], copies: list[Copy], expected: Verdict
 ) -> None:
-    assert verdict(ROW, [*others, ROW], copies) is expected
+    assert verdict(ROW, [*others, ROW], copies, 0) is expected
+
+
+def test_a_message_whose_copy_may_have_been_removed_is_uncertain() -> None:
+    assert verdict(ROW, [ROW], [], 100) is Verdict.WAITING
+    assert verdict(ROW, [ROW], [], 101) is Verdict.UNCERTAIN
+    assert verdict(ROW, [ROW], [copy(200)], 150) is Verdict.DELIVERED
+    ranges, other = {2: (0, 2)}, KEY._replace(unique_key="U2", real_queue_id=1)
+    rows = [ROW, delayed(110, other, offset=1)]
+    assert level_progress(ranges, rows, [], {("%RETRY%shop", 1): 500}) == (LevelProgress(3, 0, 0, 2, 1),)
 
 
 @pytest.mark.parametrize(
@@ -63,25 +72,25 @@ def test_a_copy_is_that_of_the_only_message_with_its_key_before_it(
 )
 def test_a_copy_has_the_key_the_place_and_the_retries_of_its_message(other: CopyKey) -> None:
     ranges = {2: (0, 1)}
-    assert level_progress(ranges, [ROW], [copy(200, other)]) == (LevelProgress(3, 0, 0, 1),)
-    assert level_progress(ranges, [ROW], [copy(200)]) == (LevelProgress(3, 0, 1, 0),)
+    assert level_progress(ranges, [ROW], [copy(200, other)], {}) == (LevelProgress(3, 0, 0, 1),)
+    assert level_progress(ranges, [ROW], [copy(200)], {}) == (LevelProgress(3, 0, 1, 0),)
 
 
 @pytest.mark.parametrize("unknown", ["unique_key", "real_topic", "real_queue_id"])
 def test_a_copy_of_a_message_without_a_key_is_uncertain(unknown: str) -> None:
     values: dict[str, Any] = {unknown: None}
     key = KEY._replace(**values)
-    assert level_progress({2: (0, 1)}, [delayed(100, key)], [copy(200, key)]) == (LevelProgress(3, 0, 0, 1, 1),)
-    assert level_progress({2: (0, 1)}, [delayed(100, key)], []) == (LevelProgress(3, 0, 0, 1, 0),)
+    assert level_progress({2: (0, 1)}, [delayed(100, key)], [copy(200, key)], {}) == (LevelProgress(3, 0, 0, 1, 1),)
+    assert level_progress({2: (0, 1)}, [delayed(100, key)], [], {}) == (LevelProgress(3, 0, 0, 1, 0),)
 
 
 def test_a_level_was_delivered_up_to_the_first_gap_and_what_lies_behind_it_is_uncertain() -> None:
     keys = [KEY._replace(unique_key=f"U{n}") for n in range(6)]
     rows = [delayed(100 + n, key, offset=10 + n) for n, key in enumerate(keys)]
     copies = [copy(200 + n, keys[n]) for n in (4, 0, 1)]
-    assert level_progress({2: (10, 16)}, rows, copies) == (LevelProgress(3, 10, 2, 4, 1),)
-    assert level_progress({2: (11, 16)}, rows, copies)[0].next_offset == 12
-    assert level_progress({2: (10, 16), 5: (3, 3)}, rows[1:], copies) == (
+    assert level_progress({2: (10, 16)}, rows, copies, {}) == (LevelProgress(3, 10, 2, 4, 1),)
+    assert level_progress({2: (11, 16)}, rows, copies, {})[0].next_offset == 12
+    assert level_progress({2: (10, 16), 5: (3, 3)}, rows[1:], copies, {}) == (
         LevelProgress(3, 10, 1, 4, 1, lost=1),  # a salvage has left out the first message
         LevelProgress(6, 3, 0, 0),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -59,7 +59,26 @@ def delivered_levels(
         for row in rows
         if (row["topic"], row["queue_id"]) == (row["real_topic"], _queue_id(row))
     ]
-    return level_progress(ranges, delayed, copies)
+    topics = {row.key.real_topic for row in delayed if row.key.real_topic is not None}
+    return level_progress(ranges, delayed, copies, _removed_to(store, shard, broker_names, topics))
+
+
+def _removed_to(
+    store: LakeStore, shard: str, broker_names: Sequence[str], topics: Collection[str]
+) -> dict[tuple[str | None, int | None], int]:
+    """By topic and queue the place in the commit log before which retention here has removed messages, for those of the topics
+    of which it has removed some."""
+    names = {"shard": quoted(shard), "brokers": ", ".join(map(quoted, broker_names))}
+    removed = query(store, _REMOVED.format(**names)).to_pylist() if topics else []
+    queues = [row for row in removed if row["topic"] in topics]
+    if not queues:
+        return {}
+    values = ", ".join(
+        f"({quoted(row['topic'])}, {quoted(row['broker_name'])}, {row['queue_id']}, {row['begin']}, {row['end']})"
+        for row in queues
+    )
+    rows = query(store, _REMOVED_TO.format(**names, queues=values)).to_pylist()
+    return {(row["topic"], row["queue_id"]): row["place"] for row in rows if row["place"] is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +130,9 @@ def _queue_id(row: Mapping[str, Any]) -> int | None:
     return whole_number(row["real_queue_id"] or "")
 
 
+_BEHIND_ALL = (1 << 63) - 1
+"""A place behind all others."""
+
 _ROWS = """
 WITH of_broker AS (
     SELECT
@@ -128,6 +150,36 @@ SELECT of_broker.*
 FROM of_broker SEMI JOIN waiting
     ON of_broker.unique_key IS NOT DISTINCT FROM waiting.unique_key AND (topic = {schedule} OR commit_log_offset > place)
 WHERE topic = {schedule} OR topic = real_topic
+"""
+
+_REMOVED = """
+SELECT topic, broker_name, queue_id, min(begin_offset) AS begin, max(end_offset) AS end
+FROM removed_ranges
+WHERE shard = {shard} AND broker_name IN ({brokers})
+GROUP BY ALL
+"""
+
+_REMOVED_TO = f"""
+WITH removed(topic, broker_name, queue_id, first, last_end) AS (
+    VALUES {{queues}}
+), stored AS (
+    SELECT
+        removed.*, queue_offset, commit_log_offset,
+        lag(queue_offset, 1, first - 1) OVER (
+            PARTITION BY topic, broker_name, queue_id ORDER BY queue_offset
+        ) AS previous
+    FROM removed LEFT JOIN (SELECT * FROM messages WHERE shard = {{shard}}) USING (topic, broker_name, queue_id)
+), places AS (
+    SELECT CASE
+        WHEN max(queue_offset) >= last_end - 1
+        THEN max(CASE WHEN queue_offset > previous + 1 THEN commit_log_offset END)
+        ELSE {_BEHIND_ALL}
+    END AS place, topic, queue_id
+    FROM stored
+    GROUP BY topic, broker_name, queue_id, last_end
+)
+-- The first message behind those that are gone: of each name, so the last of these.
+SELECT topic, queue_id, max(place) AS place FROM places GROUP BY ALL
 """
 
 _PASSED_OVER = """

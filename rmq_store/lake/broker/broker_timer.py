@@ -26,6 +26,8 @@ class WaitingTimers:
     """UTC ms; None: no due time can be read."""
     last_due_ms: int | None
     """UTC ms; None as above."""
+    may_have_arrived: bool = False
+    """Whether some of them may have arrived: retention here has removed messages of the topic."""
 
 
 def waiting_timers(store: LakeStore, shard: str, broker_names: Sequence[str]) -> list[WaitingTimers]:
@@ -33,7 +35,9 @@ def waiting_timers(store: LakeStore, shard: str, broker_names: Sequence[str]) ->
     was rolled to a later row counts once; a cancelled one (TIMER_DEL_UNIQKEY) and its cancellation do not count."""
     text = _WAITING.format(shard=quoted(shard), brokers=", ".join(map(quoted, broker_names)), timer=quoted(TIMER_TOPIC))
     return [
-        WaitingTimers(row["topic"], row["messages"], _due_ms(row["first_ms"]), _due_ms(row["last_ms"]))
+        WaitingTimers(
+            row["topic"], row["messages"], _due_ms(row["first_ms"]), _due_ms(row["last_ms"]), row["removed"] > 0
+        )
         for row in query(store, text).to_pylist()
     ]
 
@@ -69,7 +73,11 @@ WITH timer AS (
 )
 SELECT
     topic, CAST(sum(expected.messages - coalesce(arrived.messages, 0)) AS BIGINT) AS messages,
-    min(TRY_CAST(out_ms AS BIGINT)) AS first_ms, max(TRY_CAST(out_ms AS BIGINT)) AS last_ms
+    min(TRY_CAST(out_ms AS BIGINT)) AS first_ms, max(TRY_CAST(out_ms AS BIGINT)) AS last_ms,
+    (
+        SELECT count(*) FROM removed_ranges
+        WHERE shard = {shard} AND broker_name IN ({brokers}) AND removed_ranges.topic = expected.topic
+    ) AS removed
 FROM expected LEFT JOIN arrived USING (topic, queue, unique_key, out_ms)
 WHERE expected.messages > coalesce(arrived.messages, 0)
     AND NOT EXISTS (

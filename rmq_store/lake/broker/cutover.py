@@ -340,7 +340,7 @@ def _level_notes(shard: Shard, broker_name: str, levels: tuple[LevelProgress, ..
         if level.uncertain:
             notes.append(
                 f"delay level {level.level}: {level.uncertain:,} of the {level.waiting:,} waiting messages may have been "
-                "delivered, but the log does not prove it: 'rmq deliver' delivers them again"
+                "delivered, but no message here proves it: 'rmq deliver' delivers them again"
             )
     return tuple(notes)
 
@@ -372,9 +372,13 @@ def _timer_notes(store: LakeStore, shard: Shard, positions: Positions, names: Se
         f"{timers.messages:,} messages for {timers.topic} wait in the broker's own timer ({TIMER_TOPIC}), due "
         f"{_span(timers)}. 'rmq deliver' does not deliver them: let the broker do so and import again before the cut-over, "
         "or send them again with 'rmq send --deliver-at'"
+        f"{_ARRIVED if timers.may_have_arrived else ''}"
         for timers in waiting_timers(store, shard.name, names)
         if not timers.topic.startswith(REVIVE_TOPIC_PREFIX)  # pop's own records: its messages are counted
     )
+
+
+_ARRIVED = ". Some of them may have been delivered: retention has removed messages of the topic here, maybe theirs"
 
 
 def _span(timers: WaitingTimers) -> str:

@@ -35,14 +35,13 @@ from rmq_store.lake.broker.common_log import CommonLog, begin_of_log, common_log
 from rmq_store.lake.broker.import_part import LogRead, OtherLog, refuse_missing_files
 from rmq_store.lake.broker.imported_records import of_broker, of_messages, old_records, removed_records
 from rmq_store.lake.broker.log_items import BufferedSource, records_in
-from rmq_store.lake.read.message_search import quoted
+from rmq_store.lake.broker.lost_deletes import refuse_lost_deletes
 from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.import_parameters import parameter_of_import
 from rmq_store.lake.table.imports import CONTINUES, all_imports, generations, refuse_continued
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.message.message import MessageQueue
-from rmq_store.message.sys_flag import MessageSysFlag
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +143,7 @@ def log_cut(
             f"it with --broker {old}"
         )
     refuse_missing_files(log, common.end)
-    _refuse_lost_deletes(store, shard, old, common.end)
+    refuse_lost_deletes(store, shard, source, log, old, common.end)
     cuts = _cuts(store, shard, source, log, positions, old, name, common.end)
     return LogCut(old, name, common, cuts, moves_to_cuts(positions, old, name, cuts))
 
@@ -282,31 +281,6 @@ def _first_offsets(
             "log'"
         )
     return offsets
-
-
-def _refuse_lost_deletes(store: LakeStore, shard: Shard, old: str, end: int) -> None:
-    """Raises BadData where the last messages of a queue before the cut have no queue offset, because their topic was deleted:
-    the queue that was made again begins behind the cut, so the broker has lost the delete too, and its groups get them again.
-    """
-    entry = f"(sys_flag & {MessageSysFlag.TRANSACTION_ROLLBACK_TYPE}) IN (0, {MessageSysFlag.TRANSACTION_COMMIT_TYPE})"
-    text = f"""
-        SELECT topic, queue_id, count(*) AS messages FROM (
-            SELECT topic, queue_id, commit_log_offset, rel,
-                max(CASE WHEN rel IS NOT NULL THEN commit_log_offset END) OVER (PARTITION BY topic, queue_id) AS newest
-            FROM msg
-            WHERE shard = {quoted(shard.name)} AND broker_name = {quoted(old)} AND commit_log_offset < {end} AND {entry}
-        ) WHERE rel IS NULL AND commit_log_offset > coalesce(newest, -1)
-        GROUP BY topic, queue_id ORDER BY topic, queue_id
-    """
-    if queues := query(store, text).to_pylist():
-        first = queues[0]
-        raise BadData(
-            f"the log is the same up to {end}, but behind it the broker has lost that it deleted topics. In {len(queues):,} "
-            f"queues, first topic {first['topic']!r}, queue {first['queue_id']}, the last {first['messages']:,} messages "
-            "before that were imported as those of a deleted topic, without queue offset. They are alive at the broker again, "
-            "and no group would read them here. Nothing was changed. Import the broker's store into a new store (--root); "
-            "docs/limits.md, 'A broker that lost the end of its log', says what that means"
-        )
 
 
 def moves_to_cuts(positions: Positions, old: str, name: str, cuts: Mapping[MessageQueue, int]) -> tuple[Moved, ...]:
