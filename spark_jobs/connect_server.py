@@ -33,6 +33,7 @@ from rmq_store.utils.process_end import end_process
 from spark_jobs.jars import are_fetched
 from spark_jobs.launch import worker_python_path
 from spark_jobs.locked_folder import LOCK, scratch_folder
+from spark_jobs.process_watch import has_ended
 from spark_jobs.s3a import GROUP as S3A
 from spark_jobs.s3a import knows_region
 from spark_jobs.session import DEFAULT_MASTER, IS_SUBMITTED, TOKEN_VARIABLE, open_session, warm_up
@@ -130,14 +131,6 @@ def _jvm_of(session: SparkSession) -> psutil.Process:
     gateway = session.sparkContext._gateway
     assert gateway is not None
     return psutil.Process(gateway.proc.pid)
-
-
-def has_ended(process: psutil.Process, stop: threading.Event, look_every_s: float = 1.0) -> bool:
-    """Wait until the process has ended, True, or until ``stop`` is set, False."""
-    while not stop.wait(look_every_s):
-        if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
-            return True
-    return False
 
 
 def warm_up_through(remote: str) -> None:

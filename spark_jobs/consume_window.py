@@ -2,7 +2,7 @@
 
 A request is consumed window by window until it is complete. The answer is one JSON line on standard output, as of
 ``rmq consume --json``. Exit codes are those of the command line: 0 done (also when it was done before), 1 failed,
-2 wrong use, 3 held or moved by another request.
+2 wrong use, 3 held or moved by another request, 129, 130 and 143 stopped by a signal, or with spark-submit.
 """
 
 from __future__ import annotations
@@ -20,15 +20,13 @@ from rmq_store.lake.window.consumption import Consumption, answer, answer_so_far
 from rmq_store.lake.window.window import consume_window
 from rmq_store.settings.environment import Environment
 from rmq_store.settings.listener_folders import add_listener_folders
-from rmq_store.settings.private_files import apply_umask
 from rmq_store.settings.settings import read_settings
 from rmq_store.settings.settings_values import ENGINES
 from rmq_store.utils.host import Host
-from rmq_store.utils.process_end import end_process
 from rmq_store.utils.times import parse_time
 from rmq_store.window.consume import WindowReport
 from rmq_store.window.consume_request import ConsumeRequest
-from spark_jobs.job import count, engines_of, job_parser, report_as_json
+from spark_jobs.job import count, engines_of, job_parser, report_as_json, run_job
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -89,5 +87,4 @@ def _consume(
 
 
 if __name__ == "__main__":
-    apply_umask()
-    end_process(main())
+    run_job(main)

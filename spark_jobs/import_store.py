@@ -19,11 +19,9 @@ from rmq_store.lake.broker.import_store import import_store
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.message.sys_flag import MAX_BODY_BYTES
-from rmq_store.settings.private_files import apply_umask
 from rmq_store.settings.spark_settings import SparkSettings
 from rmq_store.utils.host import Host
-from rmq_store.utils.process_end import end_process
-from spark_jobs.job import count, engines_of, job_parser, report_as_json
+from spark_jobs.job import count, engines_of, job_parser, report_as_json, run_job
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -73,5 +71,4 @@ def _print_progress(read_bytes: int, all_bytes: int) -> None:
 
 
 if __name__ == "__main__":
-    apply_umask()
-    end_process(main())
+    run_job(main)

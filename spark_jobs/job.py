@@ -10,18 +10,31 @@ import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from rmq_store.commit.request import request_id_of
-from rmq_store.errors import RmqError, defect, error_answer
+from rmq_store.errors import RmqError, Terminated, defect, error_answer
 from rmq_store.lake.window.engine import Engines
 from rmq_store.settings.environment import Environment
+from rmq_store.settings.private_files import apply_umask
 from rmq_store.settings.spark_settings import SparkSettings, spark_target
 from rmq_store.utils.host import Host
 from rmq_store.utils.numbers import whole_number
+from rmq_store.utils.process_end import end_process
 from rmq_store.utils.redaction import NAME_BYTES, cleaned, secret_values
+from rmq_store.utils.signals import ANSWERING, STOPPED_BY, handle_signals, name_of
 from spark_jobs.engine import opened_engine
+from spark_jobs.process_watch import stop_with_parent
 from spark_jobs.session import IS_SUBMITTED
+
+
+def run_job(main: Callable[[], int]) -> NoReturn:
+    """Run a job as this process. A signal stops it as it stops ``rmq``, and so does the end of spark-submit."""
+    apply_umask()
+    handle_signals()
+    if IS_SUBMITTED in os.environ:
+        stop_with_parent()
+    end_process(main())
 
 
 def job_parser(program: str, description: str) -> argparse.ArgumentParser:
@@ -85,6 +98,13 @@ def report_as_json(
         answer = so_far(checked_id) | _error_answer(error, str(error), code, checked_id)
     except KeyboardInterrupt:
         raise
+    except Terminated as error:
+        if (number := STOPPED_BY.get()) is None:  # it was not a signal of this process
+            raise
+        ANSWERING.set(True)
+        code = 128 + number
+        message = f"stopped by {name_of(number)}; what was committed stays, run the same request again to finish"
+        answer = so_far(checked_id) | _error_answer(error, message, code, checked_id, kind="Stopped")
     except BaseException as error:  # also a SystemExit of a listener: its exit code 0 would look like success
         trace = cleaned("".join(traceback.format_exception(error)), secret_values(os.environ), 1 << 20)
         print(trace, file=sys.stderr)
@@ -94,6 +114,8 @@ def report_as_json(
     return code
 
 
-def _error_answer(error: BaseException, message: str, code: int, request_id: str) -> dict[str, Any]:
-    kind = cleaned(type(error).__name__, (), NAME_BYTES)
+def _error_answer(
+    error: BaseException, message: str, code: int, request_id: str, *, kind: str | None = None
+) -> dict[str, Any]:
+    kind = cleaned(kind or type(error).__name__, (), NAME_BYTES)
     return error_answer(kind, cleaned(message, secret_values(os.environ)), code, request_id)

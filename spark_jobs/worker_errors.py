@@ -65,7 +65,7 @@ def driver_problem(error: Exception) -> str | None:
         or _SHUT_DOWN.search(text) is not None
     )
     server_ended = kind == "RetriesExceeded" or (
-        kind.startswith("SparkConnect") and _NO_SERVER.search(text) is not None
+        kind.startswith(("SparkConnect", "PySparkRuntime")) and _NO_SERVER.search(text) is not None
     )
     if jvm_ended or server_ended:
         return (

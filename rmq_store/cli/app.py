@@ -9,13 +9,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 import traceback
 from collections.abc import Sequence
 from contextlib import nullcontext
-from contextvars import ContextVar
 from functools import cache
-from types import FrameType
 from typing import Any, NoReturn
 
 import typer
@@ -45,6 +42,7 @@ from rmq_store.settings.environment import Environment
 from rmq_store.settings.private_files import apply_umask
 from rmq_store.utils.process_end import end_process
 from rmq_store.utils.redaction import NAME_BYTES, cleaned, secret_values
+from rmq_store.utils.signals import ANSWERING, STOPPED_BY, handle_signals, name_of
 
 app = typer.Typer(
     name="rmq",
@@ -100,46 +98,6 @@ CTRL_C = 130
 """What typer returns for a KeyboardInterrupt."""
 
 
-_SIGNAL: ContextVar[signal.Signals | None] = ContextVar("_SIGNAL", default=None)
-"""The one that stops this process. A query of DuckDB that it interrupts ends with an error that does not say so."""
-
-
-_ANSWERING: ContextVar[bool] = ContextVar("_ANSWERING", default=False)
-"""Whether the command has ended with an error, which is being told."""
-
-
-def _stop(number: int, frame: FrameType | None) -> None:
-    if _ANSWERING.get():
-        # The process ends now, or with the next signal, where its answer cannot be written.
-        signal.signal(number, signal.SIG_DFL)
-        return
-    _SIGNAL.set(signal.Signals(number))
-    STOPPED.set()
-    raise Terminated  # for Ctrl-C too: py4j prints the traceback of a KeyboardInterrupt
-
-
-_AGAIN_S = 0.05
-
-
-def _not_raised(unraisable: sys.UnraisableHookArgs) -> None:
-    """Python drops what a signal's handler raises inside ``__del__``: the signal comes again when that has ended."""
-    number = _SIGNAL.get()
-    if number is None or not isinstance(unraisable.exc_value, KeyboardInterrupt | Terminated):
-        sys.__unraisablehook__(unraisable)
-        return
-    again = threading.Timer(_AGAIN_S, os.kill, (os.getpid(), number))
-    again.daemon = True
-    again.start()
-
-
-def _handle_signals() -> None:
-    """What the starter has ignored stays so: a shell ignores Ctrl-C for what it starts in the background, nohup SIGHUP."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, _stop)
-    sys.unraisablehook = _not_raised
-
-
 def command() -> NoReturn:
     """The program ``rmq``."""
     _open_closed_streams()
@@ -157,9 +115,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. ``arguments``: default ``sys.argv[1:]``, with handlers for signals."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if arguments is None:
-        _handle_signals()
-    _SIGNAL.set(None)
-    _ANSWERING.set(False)
+        handle_signals()
+    STOPPED_BY.set(None)
+    ANSWERING.set(False)
     STOPPED.clear()
     as_json = "--json" in words
     BEFORE.set(NOTHING_BEFORE)
@@ -170,7 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             return _run(words, as_json, own_process=arguments is None)
         except Terminated:  # between an error and its answer
-            return _stopped(_SIGNAL.get() or signal.SIGTERM, as_json)
+            return _stopped(STOPPED_BY.get() or signal.SIGTERM, as_json)
 
 
 def _run(words: Sequence[str], as_json: bool, *, own_process: bool) -> int:
@@ -182,13 +140,13 @@ def _run(words: Sequence[str], as_json: bool, *, own_process: bool) -> int:
             code = _commands()(words, prog_name="rmq", standalone_mode=False) or 0
         return _stopped(signal.SIGINT, as_json) if code == CTRL_C else code
     except Terminated:
-        return _stopped(_SIGNAL.get() or signal.SIGTERM, as_json)
+        return _stopped(STOPPED_BY.get() or signal.SIGTERM, as_json)
     except AnswerNotWritten as error:
         if isinstance(error.__cause__, BrokenPipeError) and not REQUEST.get():  # of a query: the reader has read enough
             return 1
         return _failed(error, type(error).__name__, f"{error}. {_course(error)}".rstrip(), error.exit_code, as_json)
     except RmqError as error:
-        if (number := _SIGNAL.get()) and not REQUEST.get():  # a query ends with DuckDB's error
+        if (number := STOPPED_BY.get()) and not REQUEST.get():  # a query ends with DuckDB's error
             return _stopped(number, as_json)
         request = "" if isinstance(error, WrongUse | BadData) or not REQUEST.get() else f" (request {REQUEST.get()})"
         return _failed(error, type(error).__name__, f"{error}{request}", error.exit_code, as_json)
@@ -205,7 +163,7 @@ def _run(words: Sequence[str], as_json: bool, *, own_process: bool) -> int:
     except BaseException as error:  # also a SystemExit of foreign code, whose code 0 would read as success
         if isinstance(error.__context__, BrokenPipeError):  # typer's own exit: the reader of the pipe has gone
             return 1
-        if number := _SIGNAL.get():
+        if number := STOPPED_BY.get():
             return _stopped(number, as_json)
         return _failed(error, type(error).__name__, f"{defect(error)}; RMQ_DEBUG=1 prints the traceback", 1, as_json)
 
@@ -242,10 +200,9 @@ def _course(error: AnswerNotWritten) -> str:
 
 
 def _stopped(number: signal.Signals, as_json: bool) -> int:
-    name = "Ctrl-C" if number == signal.SIGINT else number.name
     advice = "; what was committed stays, run the same request again to finish" if REQUEST.get() else ""
     request = f" (request {REQUEST.get()})" if REQUEST.get() else ""
-    return _report("Stopped", f"stopped by {name}{advice}{request}", 128 + number, as_json)
+    return _report("Stopped", f"stopped by {name_of(number)}{advice}{request}", 128 + number, as_json)
 
 
 def _failed(error: BaseException, kind: str, message: str, exit_code: int, as_json: bool) -> int:
@@ -255,7 +212,7 @@ def _failed(error: BaseException, kind: str, message: str, exit_code: int, as_js
 
 
 def _report(kind: str, message: str, exit_code: int, as_json: bool) -> int:
-    _ANSWERING.set(True)
+    ANSWERING.set(True)
     kind, message = cleaned(kind, (), NAME_BYTES), cleaned(message, secret_values(os.environ))
     print_error(COMMITTED.get()() | error_answer(kind, message, exit_code, REQUEST.get()), as_json)
     return exit_code

@@ -26,6 +26,7 @@ from rmq_store.lake.commit.claim import claimed
 from rmq_store.lake.sql.views import views
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
+from rmq_store.utils import signals
 from rmq_store.utils.host import Host, day_of
 from tests.contract.rmq import CONSUMERS, LISTENER, Rmq
 from tests.terminal import Terminal
@@ -561,7 +562,7 @@ def test_a_signal_after_an_error_leaves_one_answer(
         return tell(*arguments)
 
     monkeypatch.setattr(command_line, place, killed)
-    handler = signal.signal(signal.SIGTERM, command_line._stop)
+    handler = signal.signal(signal.SIGTERM, signals._stop)
     try:
         answer = rmq("topics", "--json")
     finally:

@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from spark_jobs.connect_server import has_ended
 from spark_jobs.locked_folder import locked_folder
+from spark_jobs.process_watch import has_ended
 from spark_jobs.session import ConnectServer
 
 SERVER = """

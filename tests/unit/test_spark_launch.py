@@ -159,6 +159,10 @@ class SparkConnectGrpcException(Exception):
     """Named as pyspark's error for a Connect server."""
 
 
+class PySparkRuntimeError(Exception):
+    """Named as pyspark's error where a server was started again under the address of one that has ended."""
+
+
 @pytest.mark.parametrize(
     "error",
     [
@@ -177,6 +181,7 @@ class SparkConnectGrpcException(Exception):
         ),
         SparkConnectGrpcException("<_MultiThreadedRendezvous of RPC that terminated with: details = GOAWAY received>"),
         SparkConnectGrpcException("[INVALID_HANDLE.SESSION_NOT_FOUND] The handle is invalid. Session not found."),
+        PySparkRuntimeError("[RESPONSE_ALREADY_RECEIVED] INVALID_HANDLE.SESSION_NOT_FOUND: The handle is invalid."),
     ],
 )
 def test_a_driver_that_has_ended_is_named_with_what_to_do(error: Exception) -> None:
@@ -196,6 +201,7 @@ def test_a_driver_that_has_ended_is_named_with_what_to_do(error: Exception) -> N
     [
         Py4JError("An error occurred while calling o1.f. Trace:\npy4j.Py4JException: Method f([]) does not exist"),
         SparkConnectGrpcException("[PARSE_SYNTAX_ERROR] Syntax error"),
+        PySparkRuntimeError("[NO_ACTIVE_SESSION] No active Spark session found."),
         KeyError("queue"),
     ],
 )

@@ -1,0 +1,77 @@
+"""A job for spark-submit that is stopped ends as ``rmq`` does: its claim is released, and its answer is one JSON line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmq_store.utils.host import Host, day_of
+from spark_jobs.session import IS_SUBMITTED
+from tests.contract.rmq import CONSUMERS, LISTENER, Rmq
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+REQUEST = f"{day_of(Host().now_ms())}-stopped"
+STARTER = "import subprocess, sys; subprocess.run(sys.argv[1:])"
+"""As spark-submit starts a job's Python."""
+
+STOPPED = """
+import os, signal, time
+from pathlib import Path
+
+def fail_without_price(msgs, context):
+    pid = {pid}
+    if not Path("called").exists():
+        Path("called").touch()
+        os.kill(pid, signal.{name})
+    while True:
+        time.sleep(0.02)
+"""
+
+
+def job(imported: Rmq) -> list[str]:
+    words = ["--group", "orders", "--engine", "local", "--request", REQUEST, "--listener-path", str(imported.folder)]
+    return [sys.executable, str(CHECKOUT / "spark_jobs" / "consume_window.py"), *words]
+
+
+def listens(imported: Rmq, name: str, pid: str) -> None:
+    (imported.folder / "cli_listener.py").write_text(STOPPED.format(name=name, pid=pid))
+    settings = CONSUMERS.replace('engine = "auto"', 'engine = "auto"\nlistener_process = false')
+    (imported.folder / "consumers.toml").write_text(settings)
+
+
+def assert_is_released(imported: Rmq, answer: Any, by: str, exit_code: int) -> None:
+    said = f"stopped by {by}; what was committed stays, run the same request again to finish"
+    assert (answer["error"], answer["message"], answer["exit_code"]) == ("Stopped", said, exit_code)
+    assert answer["request_id"] == REQUEST
+    owned = imported.json("sql", "select distinct ended_by from queue_owners where group_name = 'orders'")
+    assert owned == [{"ended_by": "released"}]
+    (imported.folder / "cli_listener.py").write_text(LISTENER)
+    assert imported.json("consume", "-g", "orders", "--request", REQUEST)["messages"] == 4200
+
+
+@pytest.mark.parametrize(("name", "exit_code"), [("SIGTERM", 143), ("SIGHUP", 129)])
+def test_a_job_that_is_stopped_says_so_and_gives_its_queues_back(imported: Rmq, name: str, exit_code: int) -> None:
+    listens(imported, name, "os.getpid()")
+    env = os.environ | {"PYTHONPATH": str(CHECKOUT)}
+    ended = subprocess.run(job(imported), env=env, capture_output=True, text=True, check=False)
+    assert (ended.returncode, "Traceback" in ended.stderr) == (exit_code, False), ended.stderr
+    assert_is_released(imported, json.loads(ended.stdout), name, exit_code)
+
+
+def test_a_job_whose_spark_submit_was_killed_stops(imported: Rmq) -> None:
+    """It would go on with the window, and nobody would get its answer."""
+    listens(imported, "SIGKILL", "os.getppid()")
+    env = os.environ | {"PYTHONPATH": str(CHECKOUT), IS_SUBMITTED: "1"}
+    output = imported.folder / "output"
+    with output.open("wb") as file:
+        subprocess.run([sys.executable, "-c", STARTER, *job(imported)], env=env, stdout=file, check=False)
+    while not output.read_text().endswith("\n"):  # the end of the job, which is nobody's child now
+        time.sleep(0.02)
+    assert_is_released(imported, json.loads(output.read_text()), "SIGTERM", 143)
