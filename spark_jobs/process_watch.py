@@ -19,7 +19,7 @@ def has_ended(process: psutil.Process, stop: threading.Event, look_every_s: floa
 
 def stop_with_parent() -> None:
     """Send SIGTERM to this process once its parent has ended. spark-submit starts the Python of a job, and leaves it alone when
-    it is stopped itself: it would go on with the window, and nobody would get the answer."""
+    it is stopped itself: it would go on with the window, and its answer would be lost."""
     parent = psutil.Process().parent()
 
     def watch() -> None:

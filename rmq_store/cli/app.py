@@ -194,7 +194,7 @@ def _course(error: AnswerNotWritten) -> str:
     """What became of the command whose answer cannot be written."""
     request = f" (request {REQUEST.get()})" if REQUEST.get() else ""
     if not error.ended:
-        return f"The command did not end; what it committed stays, run the same request again to finish{request}"
+        return f"What the command committed stays: run the same request again to finish, or to see that it is done{request}"
     status = error.status or COMMITTED.get()().get("status", "")
     return f"The command itself ended{f' with status {status}' if status else ''}{request}"
 

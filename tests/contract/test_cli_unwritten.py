@@ -42,7 +42,7 @@ def test_a_line_on_a_full_disk_ends_a_command_that_another_one_finishes(imported
     code, text = to_a_full_disk(*consume)
     assert code == 1
     assert text == (
-        f"error: {FULL}. The command did not end; what it committed stays, run the same request again to finish "
+        f"error: {FULL}. What the command committed stays: run the same request again to finish, or to see that it is done "
         f"(request {TODAY}-full)\n"
     )
     assert imported.json(*consume)["status"] == "already_committed"

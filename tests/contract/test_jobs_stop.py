@@ -66,12 +66,12 @@ def test_a_job_that_is_stopped_says_so_and_gives_its_queues_back(imported: Rmq, 
 
 
 def test_a_job_whose_spark_submit_was_killed_stops(imported: Rmq) -> None:
-    """It would go on with the window, and nobody would get its answer."""
+    """It would go on with the window, and its answer would be lost."""
     listens(imported, "SIGKILL", "os.getppid()")
     env = os.environ | {"PYTHONPATH": str(CHECKOUT), IS_SUBMITTED: "1"}
     output = imported.folder / "output"
     with output.open("wb") as file:
         subprocess.run([sys.executable, "-c", STARTER, *job(imported)], env=env, stdout=file, check=False)
-    while not output.read_text().endswith("\n"):  # the end of the job, which is nobody's child now
+    while not output.read_text().endswith("\n"):  # the end of the job, which has no parent now
         time.sleep(0.02)
     assert_is_released(imported, json.loads(output.read_text()), "SIGTERM", 143)

@@ -1011,3 +1011,19 @@ def test_a_delete_that_the_broker_still_has_stops_no_log_that_lost_its_end(
     broker.rmq.json("consume", "--group", "g")
     assert broker.consumed()[-2:] == bodies_of("c", 3, 5)
     assert broker.rmq.json("audit")["audit"] == []
+
+
+def test_damage_is_named_before_what_contradicts_the_entries_behind_it(rmq: Rmq) -> None:
+    """Behind damage there may be old records, as of a log that was cut: to have entries made from them would help nothing."""
+    rmq.json("init")
+    folder = log_of(rmq.folder / "broker", sent("a", 0, 3), sent("a", 3, 5))
+    with_queues(folder, 0)
+    entries = folder / "consumequeue" / "T" / "0" / f"{0:020}"
+    content = bytearray(entries.read_bytes())
+    content[3 * UNIT_BYTES + 7] ^= 1  # the place of the first message in the second file
+    entries.write_bytes(content)
+    words = ("import-store", str(folder), "--broker", "broker-a")
+    assert "the broker's entry has" in rmq(*words).err
+    damaged(str(folder), "a001")
+    refused = rmq(*words)
+    assert (refused.exit_code, "the broker's entry has" in refused.err, "magic code" in refused.err) == (1, False, True)

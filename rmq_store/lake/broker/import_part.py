@@ -103,12 +103,16 @@ def read_part(
 
     Where the part's last file ends early, the next one is read too, because only that tells the end of the log from a hole.
     A file that ends early before records is read again: a running broker may have written both after it was read.
-    Raises DamagedRecord and UnsupportedRecord, and the errors of the tasks.
+    Raises DamagedRecord and UnsupportedRecord, and the errors of the tasks: of the first file that has any.
     """
     files = [file for file in log.files if file.end_offset > begin]
     to_import = files[-1].end_offset - begin if files else 0
     count = files_of_part(files, begin, part_bytes(len(job.queues), to_import))
-    results = run_tasks(job, tasks_of(job, files[:count], begin), engine, progress)
+    try:
+        results = run_tasks(job, tasks_of(job, files[:count], begin), engine, progress)
+    except BadData:
+        _refuse_damage_before(job, log, files[:count], begin, engine)
+        raise
     while count < len(files) and not results[-1].full and not results[-1].stopped_by:
         (task,) = tasks_of(job, files[count : count + 1], begin, cut=False)
         results += run_tasks(job, [replace(task, number=results[-1].number + 1)], engine)
@@ -116,6 +120,16 @@ def read_part(
     results = _read_again(job, log, results, engine)
     results = _over_holes(log, results) if job.salvage else results
     return LogRead(log, results, begin, _checked_end(log, results, begin), count == len(files))
+
+
+def _refuse_damage_before(
+    job: ImportJob, log: MappedFileQueue, files: Sequence[MappedFile], begin: int, engine: Engine
+) -> None:
+    """Raises as ``read_part`` for the first of the files that has something wrong, where a task that read one of them failed.
+    What is behind damage may contradict the consume queues because of it: as old records of a log that was cut."""
+    for file in files:
+        (task,) = tasks_of(job, [file], begin, cut=False)
+        _checked_end(log, run_tasks(job, [task], engine), begin)
 
 
 def part_bytes(queues: int, log_bytes: int) -> int:
