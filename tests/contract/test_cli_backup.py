@@ -64,6 +64,26 @@ def test_a_shard_that_nothing_names_is_said_and_not_left_out_of_a_backup(importe
     assert (checks["store"]["status"], "broker-a: these folders in " in checks["store"]["found"]) == ("failed", True)
 
 
+@pytest.mark.parametrize("content", ["", "[]", '{"name": "b'])
+def test_a_damaged_entry_of_a_shard_is_said_and_does_not_replace_the_one_of_the_backup(
+    imported: Rmq, content: str
+) -> None:
+    """Commands do without it, so only an audit would say that the backup cannot mend it any more."""
+    target, entry = imported.folder / "copy", imported.root / "shards" / "broker-a.json"
+    imported.json("backup", str(target))
+    sound = entry.read_bytes()
+    entry.write_text(content)
+    refused = imported("backup", str(target))
+    assert (refused.exit_code, "shards/broker-a.json is no entry of a shard (" in refused.err) == (1, True)
+    assert (target / "shards" / "broker-a.json").read_bytes() == sound
+    checks = {check["check"]: check for check in imported("doctor", "--json").json()["checks"]}
+    assert (checks["store"]["status"], checks["store"]["mend"]) == (
+        "failed",
+        "restore shards/broker-a.json from a backup",
+    )
+    assert imported("topics").exit_code == 0
+
+
 def test_a_wrong_target_is_wrong_use(imported: Rmq) -> None:
     refused = imported("backup", str(imported.root / "copy"))
     assert (refused.exit_code, "choose a target outside of the store" in refused.err) == (2, True)

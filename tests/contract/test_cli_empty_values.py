@@ -32,6 +32,8 @@ REFUSED = [
     (["consume", "--all", "--exclude", ""], "no group that matches ''"),
     (["messages", "-t", "OrderEvents", "--key", ""], "the key (--key) is empty"),
     ([*SEND, "--shard", ""], "invalid shard name ''"),
+    ([*SEND, "--shard", "shards"], "a shard cannot have the name 'shards': the store has a folder of its own with it"),
+    ([*SEND, "--shard", "_probe"], "a shard cannot have the name '_probe'"),
     ([*SEND, "--shard", "", "--dry-run"], "invalid shard name ''"),
     ([*IMPORT, "--shard", ""], "invalid shard name ''"),
 ]

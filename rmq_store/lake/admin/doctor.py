@@ -30,7 +30,7 @@ from rmq_store.lake.table.delta_log import NoTable
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
-from rmq_store.lake.table.shard_entry import DescriptionDamaged, ShardOfAnother, entry_path
+from rmq_store.lake.table.shard_entry import DescriptionDamaged, ShardOfAnother, entry_path, refuse_damaged_entry
 from rmq_store.lake.table.store import LakeStore, refuse_unnamed_shards, stray_files
 from rmq_store.maintain.request import MOST_ENTRIES, MOST_FILES, due_for_maintenance
 from rmq_store.utils.host import Host, random_name
@@ -209,9 +209,11 @@ def store_found(root: Root) -> str:
     try:
         store = LakeStore.open(root)
         refuse_unnamed_shards(root)
+        shards = store.shard_names()
+        for name in shards:
+            refuse_damaged_entry(root, name)
     except DescriptionDamaged as error:
         raise OtherMend(str(error), f"restore {error.file} from a backup") from error
-    shards = store.shard_names()
     named = ", ".join(shards) or "none yet"
     strays = "".join(f"; {name} is no entry of a shard, and is not read" for name in stray_files(root))
     return (

@@ -32,7 +32,7 @@ from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.parallel import in_parallel
 from rmq_store.lake.table.shard import Shard
-from rmq_store.lake.table.shard_entry import SHARDS, entry_path
+from rmq_store.lake.table.shard_entry import SHARDS, entry_path, refuse_damaged_entry
 from rmq_store.lake.table.store import STORE, LakeStore, read_store, unnamed_shards
 from rmq_store.utils.progress import Progress
 
@@ -112,9 +112,10 @@ def backup(store: LakeStore, target: Root, *, dry_run: bool = False, progress: P
     """Copy the store to ``target``, which is empty or has an earlier backup of it. Nothing is written to the store.
     ``progress`` counts bytes.
 
-    Raises WrongUse when the target is something else, has commits of its own or lies in the store; BadData, MissingFile and
-    DerivedTableDamaged when the store is damaged, and StoreUnusable when one of the roots does not answer. An earlier backup at
-    the target can still be used then, unless it lacks a shard whose tables are only copied in part.
+    Raises WrongUse when the target is something else, has commits of its own or lies in the store; BadData, MissingFile,
+    DescriptionDamaged and DerivedTableDamaged when the store is damaged, and StoreUnusable when one of the roots does not
+    answer. An earlier backup at the target can still be used then, unless it lacks a shard whose tables are only copied in
+    part.
     """
     _check_apart(store.root, target)
     names = store.shard_names()
@@ -123,6 +124,8 @@ def backup(store: LakeStore, target: Root, *, dry_run: bool = False, progress: P
             f"{', '.join(lost)} in {store.root.location} has the tables of a shard, and no file in {SHARDS}/ names it: the "
             f"backup would lack it. Restore {SHARDS}/NAME.json from an earlier backup, or move the folder out of the store"
         )
+    for name in names:
+        refuse_damaged_entry(store.root, name)
     stored = dict(target.list())
     _check_target(store, target, stored, names)
     versions = [version for name in names for version in _versions(Shard(store.root, name, store.store_id))]

@@ -62,6 +62,13 @@ def read_entry(root: Root, shard: str) -> Entry | str:
     return entry if isinstance(entry, dict) else "it is no object"
 
 
+def refuse_damaged_entry(root: Root, shard: str) -> None:
+    """Raises DescriptionDamaged where the entry cannot be read. Commands do without it; a backup must not have it."""
+    if isinstance(reason := read_entry(root, shard), str):
+        path = entry_path(shard)
+        raise DescriptionDamaged(f"{path} is no entry of a shard ({reason}): restore it from a backup", path)
+
+
 def name_in_entry(root: Root, shard: str) -> str:
     """The shard's name by its entry; the shard's own where there is no entry, or no name in it."""
     entry = read_entry(root, shard)
@@ -77,7 +84,7 @@ def refuse_another(entry: Entry | str, shard: str, store_id: str, table_id: str)
     if (name := entry.get("name", shard)) != shard:
         raise ShardOfAnother(
             f"{path} is the entry of shard {name}. If the folder {shard} is a copy, each of its messages would be there twice: "
-            f"move both out of the store. If {name} was renamed, give both that name again",
+            f"move the folder {shard} and {path} out of the store. If {name} was renamed, give folder and file that name again",
             path,
         )
     if (other := entry.get("store_id", store_id)) != store_id:

@@ -28,6 +28,8 @@ _COMMITLOG = f"commitlog/{LOG_FOLDER}"
 """The folder of the commit log's entries, in that of a shard."""
 _MOST_NAMES = 1_000
 """So many names at the top level of the root are looked at for shards without an entry."""
+_OWN_FOLDERS = (SHARDS, "_probe")
+"""What is no shard at the top level of the root: the entries, and what ``Root.check_exclusive_create`` writes."""
 _HOST = Host()
 _SHARD_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _ENTRY = re.compile(rf"{SHARDS}/({_SHARD_NAME.pattern})\.json")
@@ -136,6 +138,8 @@ def check_shard_name(name: str) -> None:
     """Raises WrongUse for a name that a new shard cannot have."""
     if not _SHARD_NAME.fullmatch(name):
         raise WrongUse(f"invalid shard name {name!r}: use at most 100 letters, digits, - and _ (--shard)")
+    if name in _OWN_FOLDERS:
+        raise WrongUse(f"a shard cannot have the name {name!r}: the store has a folder of its own with it (--shard)")
 
 
 def read_store(root: Root) -> Mapping[str, Any]:
