@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -24,16 +25,21 @@ from rmq_store.utils.process_end import end_process
 from rmq_store.utils.redaction import NAME_BYTES, cleaned, secret_values
 from rmq_store.utils.signals import ANSWERING, STOPPED_BY, handle_signals, name_of
 from spark_jobs.engine import opened_engine
-from spark_jobs.process_watch import stop_with_parent
+from spark_jobs.process_watch import parent_that_listens, stop_with
 from spark_jobs.session import IS_SUBMITTED
 
 
 def run_job(main: Callable[[], int]) -> NoReturn:
-    """Run a job as this process. A signal stops it as it stops ``rmq``, and so does the end of spark-submit."""
+    """Run a job as this process. A signal stops it as it stops ``rmq``, and so does the end of spark-submit, which leaves the
+    Python alone that it has started: it would go on with the window, and its answer would be lost."""
     apply_umask()
     handle_signals()
     if IS_SUBMITTED in os.environ:
-        stop_with_parent()
+        submit = parent_that_listens(int(os.environ[IS_SUBMITTED]))
+        if submit is None:
+            print("error: spark-submit has ended, so this job does nothing", file=sys.stderr)
+            end_process(128 + signal.SIGTERM)
+        stop_with(submit)
     end_process(main())
 
 
@@ -88,12 +94,14 @@ def report_as_json(
     that were committed before it.
     """
     checked_id = ""
+    ANSWERING.set(False)
     try:
         checked_id = request_id_of(request_id, verb, host)
         answer, code = work(checked_id), 0
         for warning in answer.get("warnings", ()):
             print(f"warning: {cleaned(warning, secret_values(os.environ))}", file=sys.stderr)
     except RmqError as error:
+        ANSWERING.set(True)
         code = error.exit_code
         answer = so_far(checked_id) | _error_answer(error, str(error), code, checked_id)
     except KeyboardInterrupt:
@@ -106,10 +114,12 @@ def report_as_json(
         message = f"stopped by {name_of(number)}; what was committed stays, run the same request again to finish"
         answer = so_far(checked_id) | _error_answer(error, message, code, checked_id, kind="Stopped")
     except BaseException as error:  # also a SystemExit of a listener: its exit code 0 would look like success
+        ANSWERING.set(True)
         trace = cleaned("".join(traceback.format_exception(error)), secret_values(os.environ), 1 << 20)
         print(trace, file=sys.stderr)
         code = 1
         answer = so_far(checked_id) | _error_answer(error, defect(error), code, checked_id)
+    ANSWERING.set(True)
     print(json.dumps(answer), flush=True)
     return code
 

@@ -12,18 +12,34 @@ import psutil
 def has_ended(process: psutil.Process, stop: threading.Event, look_every_s: float = 1.0) -> bool:
     """Wait until the process has ended, True, or until ``stop`` is set, False."""
     while not stop.wait(look_every_s):
-        if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
+        try:
+            if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
+                return True
+        except psutil.NoSuchProcess:
             return True
     return False
 
 
-def stop_with_parent() -> None:
-    """Send SIGTERM to this process once its parent has ended. spark-submit starts the Python of a job, and leaves it alone when
-    it is stopped itself: it would go on with the window, and its answer would be lost."""
-    parent = psutil.Process().parent()
+def stop_with(process: psutil.Process) -> None:
+    """Send SIGTERM to this process once the other one has ended."""
 
     def watch() -> None:
-        if parent is None or has_ended(parent, threading.Event()):
+        if has_ended(process, threading.Event()):
             os.kill(os.getpid(), signal.SIGTERM)
 
-    threading.Thread(target=watch, name="rmq-parent", daemon=True).start()
+    threading.Thread(target=watch, name="rmq-watch", daemon=True).start()
+
+
+def parent_that_listens(port: int) -> psutil.Process | None:
+    """The parent of this process, if it listens on the TCP port, or hides whether it does. None: the process that started this
+    one has ended, and another one is the parent now."""
+    parent = psutil.Process().parent()
+    if parent is None:
+        return None
+    try:
+        ports = {each.laddr.port for each in parent.net_connections("tcp") if each.status == psutil.CONN_LISTEN}
+    except psutil.AccessDenied:
+        return parent
+    except psutil.NoSuchProcess:
+        return None
+    return parent if port in ports else None

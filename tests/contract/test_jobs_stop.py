@@ -18,7 +18,11 @@ from tests.contract.rmq import CONSUMERS, LISTENER, Rmq
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 REQUEST = f"{day_of(Host().now_ms())}-stopped"
-STARTER = "import subprocess, sys; subprocess.run(sys.argv[1:])"
+STARTER = """
+import os, socket, subprocess, sys
+with socket.create_server(("127.0.0.1", 0)) as gateway:
+    subprocess.run(sys.argv[1:], env=os.environ | {"%s": str(gateway.getsockname()[1])})
+"""
 """As spark-submit starts a job's Python."""
 
 STOPPED = """
@@ -68,10 +72,20 @@ def test_a_job_that_is_stopped_says_so_and_gives_its_queues_back(imported: Rmq, 
 def test_a_job_whose_spark_submit_was_killed_stops(imported: Rmq) -> None:
     """It would go on with the window, and its answer would be lost."""
     listens(imported, "SIGKILL", "os.getppid()")
-    env = os.environ | {"PYTHONPATH": str(CHECKOUT), IS_SUBMITTED: "1"}
+    env = os.environ | {"PYTHONPATH": str(CHECKOUT)}
     output = imported.folder / "output"
     with output.open("wb") as file:
-        subprocess.run([sys.executable, "-c", STARTER, *job(imported)], env=env, stdout=file, check=False)
+        subprocess.run(
+            [sys.executable, "-c", STARTER % IS_SUBMITTED, *job(imported)], env=env, stdout=file, check=False
+        )
     while not output.read_text().endswith("\n"):  # the end of the job, which has no parent now
         time.sleep(0.02)
     assert_is_released(imported, json.loads(output.read_text()), "SIGTERM", 143)
+
+
+def test_a_job_whose_spark_submit_was_killed_before_it_began_does_nothing(imported: Rmq) -> None:
+    env = os.environ | {"PYTHONPATH": str(CHECKOUT), IS_SUBMITTED: "1"}
+    ended = subprocess.run(job(imported), env=env, capture_output=True, text=True, check=False)
+    said = "error: spark-submit has ended, so this job does nothing\n"
+    assert (ended.returncode, ended.stdout, ended.stderr) == (143, "", said)
+    assert imported.json("sql", "select * from windows") == []

@@ -956,14 +956,14 @@ def test_a_log_that_lost_a_delete_with_its_end_is_not_continued_without_the_mess
     assert sorted(broker.consumed()) == [*bodies_of("a", 0, 2), *bodies_of("b", 0, 2), *bodies_of("n", 1, 3)]
 
 
-def remove_t(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retention of the topic T, and what compaction does an hour later."""
-    (shard,) = LakeStore.open(Root.parse(str(broker.rmq.root))).shards()
-    rules = [RetentionRule(topic="T", max_bytes=1)]
-    host = Host()
-    retain(shard, RetentionRequest(request_id=f"{TODAY}-retain", actor=TESTS, rules=rules), host)
+def remove_t(rmq: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retention of the topic T, and what compaction does an hour later, and did before: of a day there is one file."""
+    (shard,) = LakeStore.open(Root.parse(str(rmq.root))).shards()
     monkeypatch.setattr(compact, "SETTLED_MS", -3_600_000)
-    request = compact.CompactRequest(f"{TODAY}-compact", TESTS, "daily", Limits(least_files=2))
+    host, request = Host(), compact.CompactRequest(f"{TODAY}-compact", TESTS, "daily", Limits(least_files=2))
+    compact.compact(shard, request, host)
+    rules = [RetentionRule(topic="T", max_bytes=1)]
+    retain(shard, RetentionRequest(request_id=f"{TODAY}-retain", actor=TESTS, rules=rules), host)
     assert compact.compact(shard, request, host).removed_rows
 
 
@@ -980,10 +980,10 @@ def test_a_lost_delete_is_not_passed_over_where_retention_has_removed_what_shows
     broker.sends(later[1], *sent("b", 0, 5))
     assert broker.imported()["deleted"] == 2
     broker.rmq.json("consume", "--group", "g")
-    remove_t(broker, monkeypatch)
+    remove_t(broker.rmq, monkeypatch)
     broker.messages, broker.deleted = [*kept, later[1] | {"stored_body": b"n001"}, *sent("n", 4, 8)], 0
     refused = broker.rmq("import-store", broker.files(), "--broker", "broker-a", *CONTINUE)
-    assert (refused.exit_code, "it is not known whether the broker has lost behind it that" in refused.err) == (1, True)
+    assert (refused.exit_code, "the last message before that is not in this store any more" in refused.err) == (1, True)
 
 
 @pytest.mark.parametrize("removed", [False, True])
@@ -1002,7 +1002,7 @@ def test_a_delete_that_the_broker_still_has_stops_no_log_that_lost_its_end(
     broker.sends(u[1])
     broker.imported()
     if removed:
-        remove_t(broker, monkeypatch)
+        remove_t(broker.rmq, monkeypatch)
     kept = list(broker.messages)
     broker.sends(*u[2:])
     broker.imported()
@@ -1027,3 +1027,40 @@ def test_damage_is_named_before_what_contradicts_the_entries_behind_it(rmq: Rmq)
     damaged(str(folder), "a001")
     refused = rmq(*words)
     assert (refused.exit_code, "the broker's entry has" in refused.err, "magic code" in refused.err) == (1, False, True)
+
+
+@pytest.mark.parametrize("removed", [False, True])
+def test_a_lost_delete_is_not_passed_over_where_the_broker_has_removed_the_messages(
+    rmq: Rmq, monkeypatch: pytest.MonkeyPatch, removed: bool
+) -> None:
+    """The queue goes on there behind them, and here its new messages were the first ones. ``removed``: here too."""
+    rmq.json("init")
+    folder = rmq.folder / "broker"
+    u = [message | {"store_timestamp": 1_700_100_000_000} for message in sent("u", 0, 3, "U")]
+    deleted = sent("a", 0, 3)
+    with_queues(log_of(folder, deleted, [*u, *sent("b", 0, 5)]), 3)
+    assert rmq.json("import-store", str(folder), "--broker", "broker-a")["deleted"] == 3
+    if removed:
+        remove_t(rmq, monkeypatch)
+    log_of(folder, deleted, [*u[:2], u[2] | {"stored_body": b"n002"}, *sent("n", 3, 5)])
+    (folder / "commitlog" / f"{0:020}").unlink()
+    refused = rmq("import-store", str(folder), "--broker", "broker-a", *CONTINUE)
+    said = (
+        "neither this store nor the log has all messages" if removed else "the broker has lost that it deleted topics"
+    )
+    assert (refused.exit_code, said in refused.err) == (1, True), refused
+
+
+def test_a_hole_is_named_before_what_contradicts_the_entries_behind_it(rmq: Rmq) -> None:
+    rmq.json("init")
+    folder = log_of(rmq.folder / "broker", sent("a", 0, 3), sent("a", 3, 5), sent("a", 5, 7))
+    with_queues(folder, 0)
+    entries = folder / "consumequeue" / "T" / "0" / f"{0:020}"
+    content = bytearray(entries.read_bytes())
+    content[5 * UNIT_BYTES + 7] ^= 1
+    entries.write_bytes(content)
+    file = folder / "commitlog" / f"{0:020}"
+    log = file.read_bytes()
+    file.write_bytes(log[: int.from_bytes(log[:4])].ljust(len(log), b"\0"))  # only its first record
+    refused = rmq("import-store", str(folder), "--broker", "broker-a")
+    assert (refused.exit_code, "but a later file has records" in refused.err) == (1, True), refused

@@ -65,3 +65,9 @@ def test_no_command_uses_a_folder_with_the_tables_of_another_shard(west: Rmq, na
     assert words in checks["commit log"]["found"]
     assert "put the folders right" in checks["commit log"]["mend"]
     assert west("audit").exit_code == 1, "it is read, and named"
+
+
+def test_an_entry_without_a_text_proves_nothing_and_is_a_finding(west: Rmq) -> None:
+    (west.root / "shards" / "west.json").write_text('{"name": null, "store_id": 5, "commitlog": null}')
+    assert west.json("topics")
+    assert west("audit").exit_code == 1

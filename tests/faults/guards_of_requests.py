@@ -14,6 +14,7 @@ LOST_DELETES = (
     "a_log_that_lost_a_delete_with_its_end_is_not_continued_without_the_messages",
     "a_lost_delete_is_not_passed_over_where_retention_has_removed_what_shows_it",
     "a_delete_that_the_broker_still_has_stops_no_log_that_lost_its_end",
+    "a_lost_delete_is_not_passed_over_where_the_broker_has_removed_the_messages",
 )
 LAST_RECORDS = "tests/unit/test_last_records.py"
 SEND = "tests/contract/test_engines_send.py"

@@ -127,9 +127,10 @@ def _refuse_damage_before(
 ) -> None:
     """Raises as ``read_part`` for the first of the files that has something wrong, where a task that read one of them failed.
     What is behind damage may contradict the consume queues because of it: as old records of a log that was cut."""
-    for file in files:
-        (task,) = tasks_of(job, [file], begin, cut=False)
-        _checked_end(log, run_tasks(job, [task], engine), begin)
+    results: list[ImportResult] = []
+    for task in tasks_of(job, files, begin, cut=False):
+        results += run_tasks(job, [task], engine)
+        _checked_end(log, results, begin)
 
 
 def part_bytes(queues: int, log_bytes: int) -> int:

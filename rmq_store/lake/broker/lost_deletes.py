@@ -59,6 +59,13 @@ def refuse_lost_deletes(
     """Raises BadData where the last message of a queue before the cut, the physical offset ``end``, was imported as one of a
     deleted topic, or may have been: the queue that was made again begins behind the cut, so that the broker has lost the delete
     too, and its groups get these messages again."""
+    advice = (
+        "Nothing was changed. Import the broker's store into a new store (--root); docs/limits.md, 'A broker that lost the end "
+        "of its log', says what that means"
+    )
+    not_known = (
+        f"the log is the same up to {end}, but it is not known whether the broker lost behind it that it deleted topics"
+    )
     lost: Counter[QueueKey] = Counter()
     unknown: set[QueueKey] = set()
     for part in _parts_across(shard, broker_name, end):
@@ -67,6 +74,11 @@ def refuse_lost_deletes(
         doubtful = {queue: one.last_unplaced for queue, one in queues.items() if one.last_unplaced > one.last_placed}
         if has_all and not doubtful:
             continue
+        if not has_all and part.begin < log.files[0].start_offset:
+            raise BadData(
+                f"{not_known}: neither this store nor the log has all messages of the import from {part.begin} to {part.end}. "
+                f"{advice}"
+            )
         begin = min(doubtful.values()) if has_all else part.begin
         for queue, at in _last_of_queues(source, log, begin, min(part.end, end), doubtful).items():
             here = queues.get(queue, _Queue(0, 0, -1, -1))
@@ -74,10 +86,6 @@ def refuse_lost_deletes(
                 lost[queue] += here.unplaced_before
             elif at > max(here.last_unplaced, here.last_placed) and not has_all:
                 unknown.add(queue)
-    advice = (
-        "Nothing was changed. Import the broker's store into a new store (--root); docs/limits.md, 'A broker that lost the end "
-        "of its log', says what that means"
-    )
     if lost:
         (topic, queue_id), messages = min(lost.items())
         raise BadData(
@@ -89,9 +97,9 @@ def refuse_lost_deletes(
     if unknown:
         topic, queue_id = min(unknown)
         raise BadData(
-            f"the log is the same up to {end}, but it is not known whether the broker has lost behind it that it deleted "
-            f"topics. In {len(unknown):,} queues, first topic {topic!r}, queue {queue_id}, the last message before that is not "
-            f"in this store any more, because of retention or a salvage, and it may have been one of a deleted topic. {advice}"
+            f"{not_known}. In {len(unknown):,} queues, first topic {topic!r}, queue {queue_id}, the last message before that "
+            "is not in this store any more, because of retention or a salvage, and it may have been one of a deleted topic. "
+            f"{advice}"
         )
 
 
@@ -132,8 +140,8 @@ def _last_of_queues(
     source: FileSource, log: MappedFileQueue, begin: int, end: int, doubtful: Mapping[QueueKey, int]
 ) -> dict[QueueKey, int]:
     """The physical offset of the last message of each queue that the log has in [begin, end). Of the ``doubtful`` ones also
-    where its record is damaged, at the given place, but not where the broker has removed it."""
-    last = {queue: at for queue, at in doubtful.items() if at >= log.files[0].start_offset}
+    where its record is damaged, or the broker has removed it: at the given place."""
+    last = dict(doubtful)
     for record in records_in(BufferedSource(source), log, begin, end):
         if is_indexed(record.sys_flag):
             last[record.topic, record.queue_id] = max(

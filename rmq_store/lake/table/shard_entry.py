@@ -81,22 +81,28 @@ def refuse_another(entry: Entry | str, shard: str, store_id: str, table_id: str)
     if isinstance(entry, str):
         return
     path = entry_path(shard)
-    if (name := entry.get("name", shard)) != shard:
+    if (name := _text_of(entry, "name", shard)) != shard:
         raise ShardOfAnother(
             f"{path} is the entry of shard {name}. If the folder {shard} is a copy, each of its messages would be there twice: "
             f"move the folder {shard} and {path} out of the store. If {name} was renamed, give folder and file that name again",
             path,
         )
-    if (other := entry.get("store_id", store_id)) != store_id:
+    if (other := _text_of(entry, "store_id", store_id)) != store_id:
         raise ShardOfAnother(
             f"shard {shard} is one of the store {other}, and this is the store {store_id}: move the folder {shard} and {path} "
             "out of it, or restore store.json from a backup if that was replaced",
             path,
         )
-    if (named := entry.get(TABLE_ID, table_id)) != table_id:
+    if (named := _text_of(entry, TABLE_ID, table_id)) != table_id:
         raise ShardOfAnother(
             f"the folder {shard} has the commit log {table_id}, and {path} names {named}: it is the folder of another shard, "
             "or was replaced. Give each folder the name of its shard again ('rmq audit' names them), or restore the shard from "
             "a backup",
             path,
         )
+
+
+def _text_of(entry: Entry, key: str, expected: str) -> str:
+    """What the entry has; what is ``expected`` where it has no text."""
+    value = entry.get(key)
+    return value if isinstance(value, str) else expected
