@@ -23,7 +23,7 @@ from rmq_store.utils.host import Host
 from rmq_store.utils.numbers import whole_number
 from rmq_store.utils.process_end import end_process
 from rmq_store.utils.redaction import NAME_BYTES, cleaned, secret_values
-from rmq_store.utils.signals import ANSWERING, STOPPED_BY, handle_signals, name_of
+from rmq_store.utils.signals import ANSWERING, STOPPED_BY, handle_signals, stopped_text
 from spark_jobs.engine import opened_engine
 from spark_jobs.process_watch import parent_that_listens, stop_with
 from spark_jobs.session import IS_SUBMITTED
@@ -103,29 +103,27 @@ def report_as_json(
     except RmqError as error:
         ANSWERING.set(True)
         code = error.exit_code
-        answer = so_far(checked_id) | _error_answer(error, str(error), code, checked_id)
+        answer = so_far(checked_id) | _error_answer(type(error).__name__, str(error), code, checked_id)
     except KeyboardInterrupt:
         raise
-    except Terminated as error:
+    except Terminated:
         if (number := STOPPED_BY.get()) is None:  # it was not a signal of this process
             raise
         ANSWERING.set(True)
         code = 128 + number
-        message = f"stopped by {name_of(number)}; what was committed stays, run the same request again to finish"
-        answer = so_far(checked_id) | _error_answer(error, message, code, checked_id, kind="Stopped")
+        message = stopped_text(number, has_request=True)
+        answer = so_far(checked_id) | _error_answer("Stopped", message, code, checked_id)
     except BaseException as error:  # also a SystemExit of a listener: its exit code 0 would look like success
         ANSWERING.set(True)
         trace = cleaned("".join(traceback.format_exception(error)), secret_values(os.environ), 1 << 20)
         print(trace, file=sys.stderr)
         code = 1
-        answer = so_far(checked_id) | _error_answer(error, defect(error), code, checked_id)
+        answer = so_far(checked_id) | _error_answer(type(error).__name__, defect(error), code, checked_id)
     ANSWERING.set(True)
     print(json.dumps(answer), flush=True)
     return code
 
 
-def _error_answer(
-    error: BaseException, message: str, code: int, request_id: str, *, kind: str | None = None
-) -> dict[str, Any]:
-    kind = cleaned(kind or type(error).__name__, (), NAME_BYTES)
+def _error_answer(kind: str, message: str, code: int, request_id: str) -> dict[str, Any]:
+    kind = cleaned(kind, (), NAME_BYTES)
     return error_answer(kind, cleaned(message, secret_values(os.environ)), code, request_id)

@@ -42,7 +42,7 @@ from rmq_store.settings.environment import Environment
 from rmq_store.settings.private_files import apply_umask
 from rmq_store.utils.process_end import end_process
 from rmq_store.utils.redaction import NAME_BYTES, cleaned, secret_values
-from rmq_store.utils.signals import ANSWERING, STOPPED_BY, handle_signals, name_of
+from rmq_store.utils.signals import ANSWERING, STOPPED_BY, handle_signals, stopped_text
 
 app = typer.Typer(
     name="rmq",
@@ -200,9 +200,9 @@ def _course(error: AnswerNotWritten) -> str:
 
 
 def _stopped(number: signal.Signals, as_json: bool) -> int:
-    advice = "; what was committed stays, run the same request again to finish" if REQUEST.get() else ""
     request = f" (request {REQUEST.get()})" if REQUEST.get() else ""
-    return _report("Stopped", f"stopped by {name_of(number)}{advice}{request}", 128 + number, as_json)
+    text = stopped_text(number, has_request=bool(request))
+    return _report("Stopped", f"{text}{request}", 128 + number, as_json)
 
 
 def _failed(error: BaseException, kind: str, message: str, exit_code: int, as_json: bool) -> int:

@@ -16,7 +16,7 @@ STOPPED_BY: ContextVar[signal.Signals | None] = ContextVar("STOPPED_BY", default
 """The one that stops this process. A query of DuckDB that it interrupts ends with an error that does not say so."""
 
 ANSWERING: ContextVar[bool] = ContextVar("ANSWERING", default=False)
-"""Whether the work has ended with an error, which is being told."""
+"""Whether the work has ended, and its answer is being written."""
 
 _AGAIN_S = 0.05
 
@@ -29,9 +29,11 @@ def handle_signals() -> None:
     sys.unraisablehook = _not_raised
 
 
-def name_of(number: signal.Signals) -> str:
-    """As a user calls it."""
-    return "Ctrl-C" if number == signal.SIGINT else number.name
+def stopped_text(number: signal.Signals, *, has_request: bool) -> str:
+    """What a user is told. ``has_request``: the work may have committed, and can be finished."""
+    name = "Ctrl-C" if number == signal.SIGINT else number.name
+    advice = "; what was committed stays, run the same request again to finish" if has_request else ""
+    return f"stopped by {name}{advice}"
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ with socket.create_server(("127.0.0.1", 0)) as gateway:
 """As spark-submit starts a job's Python."""
 
 STOPPED = """
-import os, signal, time
+import os, signal, threading
 from pathlib import Path
 
 def fail_without_price(msgs, context):
@@ -34,8 +33,7 @@ def fail_without_price(msgs, context):
     if not Path("called").exists():
         Path("called").touch()
         os.kill(pid, signal.{name})
-    while True:
-        time.sleep(0.02)
+    threading.Event().wait()
 """
 
 
@@ -73,14 +71,11 @@ def test_a_job_whose_spark_submit_was_killed_stops(imported: Rmq) -> None:
     """It would go on with the window, and its answer would be lost."""
     listens(imported, "SIGKILL", "os.getppid()")
     env = os.environ | {"PYTHONPATH": str(CHECKOUT)}
-    output = imported.folder / "output"
-    with output.open("wb") as file:
-        subprocess.run(
-            [sys.executable, "-c", STARTER % IS_SUBMITTED, *job(imported)], env=env, stdout=file, check=False
-        )
-    while not output.read_text().endswith("\n"):  # the end of the job, which has no parent now
-        time.sleep(0.02)
-    assert_is_released(imported, json.loads(output.read_text()), "SIGTERM", 143)
+    command = [sys.executable, "-c", STARTER % IS_SUBMITTED, *job(imported)]
+    ended = subprocess.run(
+        command, env=env, stdout=subprocess.PIPE, check=False
+    )  # up to the end of the job, which has it too
+    assert_is_released(imported, json.loads(ended.stdout), "SIGTERM", 143)
 
 
 def test_a_job_whose_spark_submit_was_killed_before_it_began_does_nothing(imported: Rmq) -> None:

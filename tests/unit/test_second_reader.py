@@ -74,9 +74,8 @@ def test_a_signal_waits_for_the_end_of_the_call() -> None:
         Event().wait(0.1)  # for the main thread, if it does not wait
         ended.set()
 
-    before = signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # what a shell starts in the background ignores it
+    # What a shell starts in the background ignores it.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
             in_time(interrupted)

@@ -68,16 +68,12 @@ def _removed_to(
 ) -> dict[tuple[str | None, int | None], int]:
     """By topic and queue the place in the commit log before which retention here has removed messages, for those of the topics
     of which it has removed some."""
-    names = {"shard": quoted(shard), "brokers": ", ".join(map(quoted, broker_names))}
-    removed = query(store, _REMOVED.format(**names)).to_pylist() if topics else []
-    queues = [row for row in removed if row["topic"] in topics]
-    if not queues:
+    if not topics:
         return {}
-    values = ", ".join(
-        f"({quoted(row['topic'])}, {quoted(row['broker_name'])}, {row['queue_id']}, {row['begin']}, {row['end']})"
-        for row in queues
+    text = _REMOVED_TO.format(
+        shard=quoted(shard), brokers=", ".join(map(quoted, broker_names)), topics=", ".join(map(quoted, sorted(topics)))
     )
-    rows = query(store, _REMOVED_TO.format(**names, queues=values)).to_pylist()
+    rows = query(store, text).to_pylist()
     return {(row["topic"], row["queue_id"]): row["place"] for row in rows if row["place"] is not None}
 
 
@@ -152,16 +148,12 @@ FROM of_broker SEMI JOIN waiting
 WHERE topic = {schedule} OR topic = real_topic
 """
 
-_REMOVED = """
-SELECT topic, broker_name, queue_id, min(begin_offset) AS begin, max(end_offset) AS end
-FROM removed_ranges
-WHERE shard = {shard} AND broker_name IN ({brokers})
-GROUP BY ALL
-"""
-
 _REMOVED_TO = f"""
-WITH removed(topic, broker_name, queue_id, first, last_end) AS (
-    VALUES {{queues}}
+WITH removed AS (
+    SELECT topic, broker_name, queue_id, min(begin_offset) AS first, max(end_offset) AS last_end
+    FROM removed_ranges
+    WHERE shard = {{shard}} AND broker_name IN ({{brokers}}) AND topic IN ({{topics}})
+    GROUP BY ALL
 ), stored AS (
     SELECT
         removed.*, queue_offset, commit_log_offset,

@@ -38,7 +38,7 @@ from rmq_store.lake.broker.log_items import BufferedSource, records_in
 from rmq_store.lake.broker.lost_deletes import refuse_lost_deletes
 from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.import_parameters import parameter_of_import
-from rmq_store.lake.table.imports import CONTINUES, all_imports, generations, refuse_continued
+from rmq_store.lake.table.imports import CONTINUES, generations, imports_of, refuse_continued
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.message.message import MessageQueue
@@ -247,14 +247,13 @@ def _least_cuts(shard: Shard, broker_name: str, end: int) -> dict[MessageQueue, 
     brought, else the first offset of all."""
     first: dict[MessageQueue, int] = {}
     least: dict[MessageQueue, int] = {}
-    for ctl in all_imports(shard):
-        if ctl.parameter("broker_name") == broker_name:
-            is_before = parameter_of_import(ctl, "range")[1] <= end
-            for segment in ctl.produced:
-                base = segment.base or 0
-                first[segment.queue] = min(base, first.get(segment.queue, base))
-                if is_before:
-                    least[segment.queue] = max(base + segment.count, least.get(segment.queue, 0))
+    for ctl in imports_of(shard, broker_name):
+        is_before = parameter_of_import(ctl, "range")[1] <= end
+        for segment in ctl.produced:
+            base = segment.base or 0
+            first[segment.queue] = min(base, first.get(segment.queue, base))
+            if is_before:
+                least[segment.queue] = max(base + segment.count, least.get(segment.queue, 0))
     return first | least
 
 

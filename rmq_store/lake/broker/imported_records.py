@@ -71,7 +71,7 @@ def removed_records(
 def _places(store: LakeStore, shard: Shard, broker_name: str, begin: int, end: int) -> set[int]:
     """The physical offsets in [begin, end) of the broker's messages that are here."""
     return {
-        *query(store, of_messages(_of_stretch(shard, broker_name, begin, end))).column("commit_log_offset").to_pylist()
+        *query(store, of_messages(of_stretch(shard, broker_name, begin, end))).column("commit_log_offset").to_pylist()
     }
 
 
@@ -112,7 +112,7 @@ def imported_records(
     """The records in [begin, end) that were imported as those of the broker, in log order: the first one in each ``step``
     bytes. The first message of a record is the one with its offset."""
     columns = ", ".join(f"arg_min({column}, (commit_log_offset, queue_offset)) AS {column}" for column in _COLUMNS)
-    rows = of_messages(_of_stretch(shard, broker_name, begin, end), *_COLUMNS)
+    rows = of_messages(of_stretch(shard, broker_name, begin, end), *_COLUMNS)
     text = f"""
         SELECT min(commit_log_offset) AS place, {columns} FROM ({rows})
         GROUP BY commit_log_offset // {step} ORDER BY place
@@ -125,7 +125,7 @@ def of_broker(shard: Shard, broker_name: str) -> str:
     return f"shard = {quoted(shard.name)} AND broker_name = {quoted(broker_name)}"
 
 
-def _of_stretch(shard: Shard, broker_name: str, begin: int, end: int) -> str:
+def of_stretch(shard: Shard, broker_name: str, begin: int, end: int) -> str:
     """In SQL: whether a row is of the broker, at a physical offset in [begin, end)."""
     return f"{of_broker(shard, broker_name)} AND commit_log_offset >= {begin} AND commit_log_offset < {end}"
 

@@ -3,8 +3,8 @@
 An import stores the messages of a topic that was deleted without queue offset. If the broker has lost the delete, they are
 alive there again, and no group would read them here (``docs/decisions/0014-diverged-log.md``). A delete has no record in the
 log. But it comes before the copy that shows it, so the broker still has it where it has all of that copy's log, and also where
-the log has a message of the queue that was made again. Retention removes messages here and none of the broker's log, so the log
-says which message of a queue is the last one before the cut.
+the log has a message of the queue that was made again. Retention in the store leaves the broker's log as it is, so the log says
+which message of a queue is the last one before the cut.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from rmq_store.broker_files.mapped_file_queue import MappedFileQueue
 from rmq_store.broker_files.queue_generations import QueueKey
 from rmq_store.commit.ctl import Action
 from rmq_store.errors import BadData
-from rmq_store.lake.broker.imported_records import of_broker
+from rmq_store.lake.broker.imported_records import of_stretch
 from rmq_store.lake.broker.log_items import BufferedSource, records_in
 from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.import_parameters import parameter_of_import
-from rmq_store.lake.table.imports import all_imports
+from rmq_store.lake.table.imports import imports_of
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.log.consume_queue import is_indexed
@@ -105,9 +105,8 @@ def refuse_lost_deletes(
 
 def _parts_across(shard: Shard, broker_name: str, cut: int) -> Iterator[_Part]:
     """Those that begin before the cut, and show deletes that may have come behind it."""
-    of_broker = [one for one in all_imports(shard) if one.parameter("broker_name") == broker_name]
     end_of_copy: int | None = None  # of the import that a part belongs to; a later copy has all of an earlier one
-    for ctl in sorted(of_broker, key=lambda ctl: ctl.read_version, reverse=True):
+    for ctl in reversed(imports_of(shard, broker_name)):
         begin, end = parameter_of_import(ctl, "range")
         if ctl.request_complete and ctl.action is not Action.HAND_BACK:
             end_of_copy = end
@@ -117,9 +116,8 @@ def _parts_across(shard: Shard, broker_name: str, cut: int) -> Iterator[_Part]:
 
 
 def _queues(store: LakeStore, shard: Shard, broker_name: str, part: _Part, cut: int) -> dict[QueueKey, _Queue]:
-    entry = f"(sys_flag & {MessageSysFlag.TRANSACTION_PREPARED_TYPE}) = 0"
-    where = f"{of_broker(shard, broker_name)} AND {entry}"
-    where += f" AND commit_log_offset >= {part.begin} AND commit_log_offset < {part.end}"
+    where = of_stretch(shard, broker_name, part.begin, part.end)
+    where += f" AND (sys_flag & {MessageSysFlag.TRANSACTION_PREPARED_TYPE}) = 0"  # as is_indexed
     text = f"""
         SELECT
             topic, queue_id,

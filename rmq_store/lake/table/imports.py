@@ -90,6 +90,12 @@ def all_imports(shard: Shard) -> list[Ctl]:
     return [ctl for action in IMPORTS for ctl in shard.ctls_since(0, action=action)]
 
 
+def imports_of(shard: Shard, broker_name: str) -> list[Ctl]:
+    """Those of the broker, oldest first."""
+    ctls = (ctl for ctl in all_imports(shard) if ctl.parameter("broker_name") == broker_name)
+    return sorted(ctls, key=lambda ctl: ctl.read_version)
+
+
 def salvage_gaps(shard: Shard) -> Mapping[MessageQueue, Sequence[QueueRange]]:
     """By queue the offsets in which salvages found no message."""
     gaps: dict[MessageQueue, list[QueueRange]] = defaultdict(list)

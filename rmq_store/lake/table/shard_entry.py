@@ -72,7 +72,7 @@ def refuse_damaged_entry(root: Root, shard: str) -> None:
 def name_in_entry(root: Root, shard: str) -> str:
     """The shard's name by its entry; the shard's own where there is no entry, or no name in it."""
     entry = read_entry(root, shard)
-    return shard if isinstance(entry, str) else str(entry.get("name", shard))
+    return shard if isinstance(entry, str) else _text_of(entry, "name", shard)
 
 
 def refuse_another(entry: Entry | str, shard: str, store_id: str, table_id: str) -> None:
