@@ -33,10 +33,10 @@ from rmq_store.utils.process_end import end_process
 from spark_jobs.jars import are_fetched
 from spark_jobs.launch import worker_python_path
 from spark_jobs.locked_folder import LOCK, scratch_folder
-from spark_jobs.process_watch import has_ended
+from spark_jobs.process_watch import has_ended, submitted_by
 from spark_jobs.s3a import GROUP as S3A
 from spark_jobs.s3a import knows_region
-from spark_jobs.session import DEFAULT_MASTER, IS_SUBMITTED, TOKEN_VARIABLE, open_session, warm_up
+from spark_jobs.session import DEFAULT_MASTER, TOKEN_VARIABLE, open_session, warm_up
 from spark_jobs.ship import ship
 
 _LONGEST_STOP_S = 15.0
@@ -64,6 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
 
+    submit = submitted_by("server")
     stop, ready = threading.Event(), threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
@@ -71,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # What the JVM or a listener prints must not fill the pipe of the answer.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     if options.starter is not None:
-        threading.Thread(target=_when_starter_ends, args=(options.starter, stop, ready), daemon=True).start()
+        threading.Thread(target=_when_starter_ends, args=(options.starter, stop, ready, submit), daemon=True).start()
     os.environ.pop("SPARK_REMOTE", None)  # for clients; Spark refuses to start a server with it
     # A Connect server hands no setting for it to its workers; they have what the JVM was started with.
     os.environ["PYTHONPATH"] = worker_python_path()
@@ -99,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             written.write_text(json.dumps(address))
             written.rename(options.starter / "address")
         ready.set()
-        if has_ended(_jvm_of(session), stop):
+        if has_ended(submit or _jvm_of(session), stop):
             print("error: the JVM of Spark has ended", file=sys.stderr)
             return 1
     finally:
@@ -125,9 +126,7 @@ def port_of(session: SparkSession) -> int:
 
 
 def _jvm_of(session: SparkSession) -> psutil.Process:
-    """A child of this process, or with spark-submit its parent."""
-    if IS_SUBMITTED in os.environ:
-        return psutil.Process().parent()
+    """A child of this process."""
     gateway = session.sparkContext._gateway
     assert gateway is not None
     return psutil.Process(gateway.proc.pid)
@@ -146,10 +145,13 @@ def warm_up_through(remote: str) -> None:
         client.stop()
 
 
-def _when_starter_ends(folder: Path, stop: threading.Event, ready: threading.Event) -> None:
+def _when_starter_ends(
+    folder: Path, stop: threading.Event, ready: threading.Event, submit: psutil.Process | None = None
+) -> None:
     """Stop the server, and remove the starter's folder, when the starter gives its lock back, or is killed.
 
-    A server that is still starting, or hangs while it stops, is killed: no other process may be left to end it.
+    A server that is still starting, or hangs while it stops, is killed, and so is ``submit``, the JVM of spark-submit: no other
+    process may be left to end it.
     """
     with suppress(FileNotFoundError), (folder / LOCK).open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -158,8 +160,7 @@ def _when_starter_ends(folder: Path, stop: threading.Event, ready: threading.Eve
         stop.set()
         time.sleep(_LONGEST_STOP_S)
     this = psutil.Process()
-    parent = this.parent() if IS_SUBMITTED in os.environ else None  # the JVM of spark-submit
-    for process in [*this.children(recursive=True), *([parent] if parent else [])]:
+    for process in [*this.children(recursive=True), *([submit] if submit else [])]:
         with suppress(psutil.NoSuchProcess):
             process.kill()
     os._exit(1)

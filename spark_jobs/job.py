@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -25,7 +24,7 @@ from rmq_store.utils.process_end import end_process
 from rmq_store.utils.redaction import NAME_BYTES, cleaned, secret_values
 from rmq_store.utils.signals import ANSWERING, STOPPED_BY, handle_signals, stopped_text
 from spark_jobs.engine import opened_engine
-from spark_jobs.process_watch import parent_that_listens, stop_with
+from spark_jobs.process_watch import stop_with, submitted_by
 from spark_jobs.session import IS_SUBMITTED
 
 
@@ -34,11 +33,7 @@ def run_job(main: Callable[[], int]) -> NoReturn:
     Python alone that it has started: it would go on with the window, and its answer would be lost."""
     apply_umask()
     handle_signals()
-    if IS_SUBMITTED in os.environ:
-        submit = parent_that_listens(int(os.environ[IS_SUBMITTED]))
-        if submit is None:
-            print("error: spark-submit has ended, so this job does nothing", file=sys.stderr)
-            end_process(128 + signal.SIGTERM)
+    if submit := submitted_by("job"):
         stop_with(submit)
     end_process(main())
 

@@ -4,9 +4,27 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 
 import psutil
+
+from rmq_store.utils.process_end import end_process
+from spark_jobs.session import IS_SUBMITTED
+
+
+def submitted_by(program: str) -> psutil.Process | None:
+    """The JVM of spark-submit, of which this process is the Python; None: nothing of spark-submit started it.
+
+    Where spark-submit has ended already, this process ends too. ``program``: what it says that it is.
+    """
+    if IS_SUBMITTED not in os.environ:
+        return None
+    submit = _parent_that_listens(int(os.environ[IS_SUBMITTED]))
+    if submit is None:
+        print(f"error: spark-submit has ended, so this {program} does nothing", file=sys.stderr)
+        end_process(128 + signal.SIGTERM)
+    return submit
 
 
 def has_ended(process: psutil.Process, stop: threading.Event, look_every_s: float = 1.0) -> bool:
@@ -30,7 +48,7 @@ def stop_with(process: psutil.Process) -> None:
     threading.Thread(target=watch, name="rmq-watch", daemon=True).start()
 
 
-def parent_that_listens(port: int) -> psutil.Process | None:
+def _parent_that_listens(port: int) -> psutil.Process | None:
     """The parent of this process, if it listens on the TCP port, or hides whether it does. None: the process that started this
     one has ended, and another one is the parent now."""
     parent = psutil.Process().parent()

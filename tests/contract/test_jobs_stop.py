@@ -84,3 +84,12 @@ def test_a_job_whose_spark_submit_was_killed_before_it_began_does_nothing(import
     said = "error: spark-submit has ended, so this job does nothing\n"
     assert (ended.returncode, ended.stdout, ended.stderr) == (143, "", said)
     assert imported.json("sql", "select * from windows") == []
+
+
+def test_a_connect_server_whose_spark_submit_was_killed_before_it_began_does_nothing() -> None:
+    """It would take the parent that it has now for the JVM, and stay when the JVM has long ended."""
+    env = os.environ | {"PYTHONPATH": str(CHECKOUT), IS_SUBMITTED: "1"}
+    words = [sys.executable, "-m", "spark_jobs.connect_server", "--master", "local[1]", "--no-delta"]
+    ended = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+    said = "error: spark-submit has ended, so this server does nothing\n"
+    assert (ended.returncode, ended.stdout, ended.stderr) == (143, "", said)
