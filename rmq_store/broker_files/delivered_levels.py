@@ -17,13 +17,20 @@ from rmq_store.consumer.delay import queue_id_to_delay_level
 
 
 class CopyKey(NamedTuple):
-    """What a delayed message and its delivered copy have in common."""
+    """What a delayed message and its delivered copy have in common: ``ScheduleMessageService#messageTimeUp``."""
 
     unique_key: str | None
-    """None: which message a copy is of is not certain."""
+    """None: which message a copy is of is not certain. A client that sends a ``Message`` again with another body keeps it
+    (``MessageClientIDSetter#setUniqID``)."""
     real_topic: str | None
     real_queue_id: int | None
     reconsume_times: int
+    body_crc: int | None
+    born_timestamp: int | None
+
+    @property
+    def is_certain(self) -> bool:
+        return None not in (self.unique_key, self.real_topic, self.real_queue_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +89,18 @@ def level_progress(
     delayed: Collection[Delayed],
     copies: Iterable[Copy],
     removed_to: Mapping[tuple[str | None, int | None], int],
+    *,
+    others: Collection[Delayed] = (),
 ) -> tuple[LevelProgress, ...]:
     """How far each level queue was delivered.
 
     ``ranges``: the offsets [recorded, end) to look at, by level queue. ``delayed``: their messages, and all others in any
-    level queue that share a key with one of them; an offset without one has no message. ``copies``: all with such a key.
-    In any order. ``removed_to``: by real topic and queue the place in the commit log before which messages of the queue were
-    removed, where any were.
+    level queue that share a key with one of them; an offset without one has no message. ``others``: those that share a key
+    under another name of the log. ``copies``: all with such a key. In any order. ``removed_to``: by real topic and queue the
+    place in the commit log before which messages of the queue were removed, where any were.
     """
     rows_of, copies_of = defaultdict(list), defaultdict(list)
-    for row in delayed:
+    for row in (*delayed, *others):
         rows_of[row.key].append(row)
     for copy in copies:
         copies_of[copy.key].append(copy)
@@ -111,7 +120,7 @@ def verdict(row: Delayed, rows: Iterable[Delayed], copies: Iterable[Copy], remov
     later = [copy for copy in copies if copy.place > row.place and copy.store_timestamp >= row.store_timestamp]
     if not later:
         return Verdict.UNCERTAIN if row.place < removed_to else Verdict.WAITING
-    if None in row.key:
+    if not row.key.is_certain:
         return Verdict.UNCERTAIN
     first = min(copy.place for copy in later)
     alone = sum(other.place < first for other in rows) == 1

@@ -191,9 +191,10 @@ def test_a_delayed_message_whose_copy_retention_has_removed_may_have_been_delive
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, archive: bool, expected: tuple[int, int, int]
 ) -> None:
     """Of three messages of a delay level two were delivered. The third one is before what was removed."""
-    level: dict[str, Any] = {"topic": SCHEDULE_TOPIC, "queue_id": 2, "stored_body": b"w"}
+    level: dict[str, Any] = {"topic": SCHEDULE_TOPIC, "queue_id": 2}
     keys = [{"REAL_TOPIC": "U", "REAL_QID": "0", "UNIQ_KEY": f"K{number}"} for number in range(3)]
-    waiting = [level | {"queue_offset": n, "properties": of | {"DELAY": "3"}} for n, of in enumerate(keys)]
+    of_level = [level | {"queue_offset": n, "properties": of | {"DELAY": "3"}} for n, of in enumerate(keys)]
+    waiting = [of_u(n, n + 1)[0] | message for n, message in enumerate(of_level)]
     copies = [message | {"properties": of} for message, of in zip(of_u(0, 2), keys, strict=False)]
     imported(lake, tmp_path / "store", waiting, [*copies, *of_u(2, 4)])
     (shard,) = lake.store.shards()

@@ -529,6 +529,23 @@ def test_a_cut_over_takes_over_what_waits_under_both_names(rmq: Rmq) -> None:
     assert rmq.json("audit")["audit"] == []
 
 
+def test_one_copy_does_not_show_two_delayed_messages_under_both_names_as_delivered(rmq: Rmq) -> None:
+    """They are the same in all that a copy has of its message, as when a producer did not get the first answer."""
+    (rmq.folder / "consumers.toml").write_text(SETTINGS)
+    (rmq.folder / "cli_listener.py").write_text(LISTENER)
+    common = [in_t("c000", 0), delayed(0, 0)]
+    first = store_of(rmq.folder / "first", *common, in_t("o000", 1))
+    newer = store_of(rmq.folder / "newer", *common, in_t("n000", 1), delayed(0, 1), in_t("d000", 2, key=0))
+    rmq.json("init")
+    for files, options in ((configs_of(first, 0, 0), ()), (configs_of(newer, 0, 0), CONTINUE)):
+        rmq.json("import-store", str(files), "--broker", "broker-a", *options)
+    report = rmq.json("cutover", "--broker", "broker-a-2", "--reason", "switched off")
+    assert (report["waiting"], [level["uncertain"] for level in report["levels"]]) == (2, [1, 1])
+    rmq.json("deliver", "--now", ALL_DUE)
+    rmq.json("consume", "--group", "g")
+    assert sorted((rmq.folder / "bodies.txt").read_text().split()) == ["c000", "d000", "d000", "d000", "n000", "o000"]
+
+
 @pytest.mark.parametrize(("before", "now", "old", "new"), [(1, 2, 2, 4), (2, 6, 4, 6), (6, 3, 6, 4), (6, 8, 6, 8)])
 def test_a_group_of_the_broker_begins_where_the_broker_has_it(
     rmq: Rmq, before: int, now: int, old: int, new: int

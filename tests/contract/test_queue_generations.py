@@ -1064,3 +1064,27 @@ def test_a_hole_is_named_before_what_contradicts_the_entries_behind_it(rmq: Rmq)
     file.write_bytes(log[: int.from_bytes(log[:4])].ljust(len(log), b"\0"))  # only its first record
     refused = rmq("import-store", str(folder), "--broker", "broker-a")
     assert (refused.exit_code, "but a later file has records" in refused.err) == (1, True), refused
+
+
+def test_a_delayed_message_was_delivered_also_to_a_topic_that_was_deleted_since(broker: Broker) -> None:
+    """Its copy is here, without an offset. The broker was killed before it saved how far it had delivered."""
+    keys = [{"REAL_TOPIC": topic, "REAL_QID": "0", "UNIQ_KEY": f"k{topic}"} for topic in ("T", "U")]
+    level: dict[str, Any] = {"topic": "SCHEDULE_TOPIC_XXXX", "queue_id": 2}
+    copies = [sent("d", 0, 1, topic)[0] | {"properties": key} for topic, key in zip("TU", keys, strict=True)]
+    broker.sends(*(copy | level | {"queue_offset": n} for n, copy in enumerate(copies)), *copies, *sent("b", 0, 1))
+    assert broker.imported(offsets={"T@g": 1})["deleted"] == 1
+    report = broker.rmq.json("cutover", "--broker", "broker-a", "--reason", "switched off")
+    assert (report["waiting"], [(one["delivered"], one["uncertain"]) for one in report["levels"]]) == (0, [(2, 0)])
+
+
+def test_a_salvage_that_leaves_out_the_first_message_of_an_empty_queue_records_the_gap(broker: Broker) -> None:
+    broker.sends(*sent("u", 0, 2, "U"))
+    broker.imported(offsets={"T@g": 0})
+    broker.sends(*sent("a", 0, 3))
+    log = Path(broker.files(), "commitlog", f"{0:020}")
+    log.write_bytes(log.read_bytes().replace(b"a000", b"axxx"))
+    answer = broker.rmq.json("import-store", str(broker.folder), "--broker", "broker-a", "--salvage")
+    assert [(gap["topic"], gap["begin"], gap["end"]) for gap in answer["queue_gaps"]] == [("T", 0, 1)]
+    stopped = broker.rmq("consume", "--group", "g")
+    assert "lost in a salvage, or removed on the broker" in stopped.err
+    assert broker.rmq.json("audit")["audit"] == []

@@ -16,7 +16,7 @@ from rmq_store.broker_files.delivered_levels import (
     verdict,
 )
 
-KEY = CopyKey("U1", "%RETRY%shop", 0, 1)
+KEY = CopyKey("U1", "%RETRY%shop", 0, 1, 0xC0FFEE, 1000)
 
 
 def delayed(place: int, key: CopyKey = KEY, offset: int = 0, queue_id: int = 2) -> Delayed:
@@ -61,6 +61,13 @@ def test_a_message_whose_copy_may_have_been_removed_is_uncertain() -> None:
     assert level_progress(ranges, rows, [], {("%RETRY%shop", 1): 500}) == (LevelProgress(3, 0, 0, 2, 1),)
 
 
+def test_a_copy_may_be_that_of_a_message_under_another_name_of_the_log() -> None:
+    """Also where its queue and offset are those of a message that is asked for."""
+    ranges, copies = {2: (0, 1)}, [copy(200)]
+    assert level_progress(ranges, [ROW], copies, {}, others=[delayed(50)]) == (LevelProgress(3, 0, 0, 1, 1),)
+    assert level_progress(ranges, [ROW], copies, {}, others=[delayed(250)]) == (LevelProgress(3, 0, 1, 0),)
+
+
 @pytest.mark.parametrize(
     "other",
     [
@@ -68,6 +75,8 @@ def test_a_message_whose_copy_may_have_been_removed_is_uncertain() -> None:
         KEY._replace(real_topic="Orders"),
         KEY._replace(real_queue_id=1),
         KEY._replace(reconsume_times=2),
+        KEY._replace(body_crc=1),  # a producer that sends one Message object again, with another body, keeps its key
+        KEY._replace(born_timestamp=1001),
     ],
 )
 def test_a_copy_has_the_key_the_place_and_the_retries_of_its_message(other: CopyKey) -> None:

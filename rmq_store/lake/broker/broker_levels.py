@@ -31,10 +31,16 @@ def with_levels_to_end(positions: Positions, observed: Iterable[Observed]) -> tu
 
 
 def delivered_levels(
-    store: LakeStore, shard: str, broker_names: Sequence[str], ranges: Mapping[int, tuple[int, int]]
+    store: LakeStore,
+    shard: str,
+    broker_names: Sequence[str],
+    ranges: Mapping[int, tuple[int, int]],
+    *,
+    earlier_names: Sequence[str] = (),
 ) -> tuple[LevelProgress, ...]:
     """By level, as far as the log was imported. ``ranges``: [offset of ``delayOffset.json``, end) by level queue of the first
-    of the names; a delivered copy may also be under the names that continue its log."""
+    of the names; a delivered copy may also be under the names that continue its log. ``earlier_names``: those that this name
+    continues, whose delayed messages may have the copy."""
     ranges = {queue_id: (begin, end) for queue_id, (begin, end) in ranges.items() if begin < end}
     if not ranges:
         return ()
@@ -45,22 +51,26 @@ def delivered_levels(
         shard=quoted(shard),
         broker=quoted(broker_names[0]),
         brokers=", ".join(map(quoted, broker_names)),
+        log=", ".join(map(quoted, (*earlier_names, *broker_names))),
         schedule=quoted(SCHEDULE_TOPIC),
         waiting=waiting,
     )
     rows = query(store, text).to_pylist()
-    delayed = [
-        Delayed(row["queue_id"], row["queue_offset"], _key(row), row["commit_log_offset"], row["store_timestamp"])
-        for row in rows
-        if row["topic"] == SCHEDULE_TOPIC
-    ]
+    delayed: list[Delayed] = []
+    others: list[Delayed] = []
+    for row in rows:
+        if row["topic"] == SCHEDULE_TOPIC:
+            of_name = delayed if row["broker_name"] == broker_names[0] else others
+            place = (row["commit_log_offset"], row["store_timestamp"])
+            of_name.append(Delayed(row["queue_id"], row["queue_offset"], _key(row), *place))
     copies = [
         Copy(_key(row), row["commit_log_offset"], row["store_timestamp"])
         for row in rows
         if (row["topic"], row["queue_id"]) == (row["real_topic"], _queue_id(row))
     ]
     topics = {row.key.real_topic for row in delayed if row.key.real_topic is not None}
-    return level_progress(ranges, delayed, copies, _removed_to(store, shard, broker_names, topics))
+    removed_to = _removed_to(store, shard, broker_names, topics)
+    return level_progress(ranges, delayed, copies, removed_to, others=others)
 
 
 def _removed_to(
@@ -119,7 +129,8 @@ def passed_over(
 
 
 def _key(row: Mapping[str, Any]) -> CopyKey:
-    return CopyKey(row["unique_key"], row["real_topic"], _queue_id(row), row["reconsume_times"])
+    of_message = (row["reconsume_times"], row["body_crc"], row["born_timestamp"])
+    return CopyKey(row["unique_key"], row["real_topic"], _queue_id(row), *of_message)
 
 
 def _queue_id(row: Mapping[str, Any]) -> int | None:
@@ -129,23 +140,27 @@ def _queue_id(row: Mapping[str, Any]) -> int | None:
 _BEHIND_ALL = (1 << 63) - 1
 """A place behind all others."""
 
-_ROWS = """
-WITH of_broker AS (
-    SELECT
-        topic, queue_id, queue_offset, unique_key, reconsume_times, commit_log_offset, store_timestamp,
-        properties['REAL_TOPIC'] AS real_topic, properties['REAL_QID'] AS real_queue_id
-    FROM messages
-    WHERE shard = {shard} AND (broker_name = {broker} OR (broker_name IN ({brokers}) AND topic <> {schedule}))
+_COLUMNS = (
+    "topic, broker_name, queue_id, queue_offset, unique_key, reconsume_times, body_crc, born_timestamp, "
+    "commit_log_offset, store_timestamp, properties['REAL_TOPIC'] AS real_topic, properties['REAL_QID'] AS real_queue_id"
+)
+
+_ROWS = f"""
+WITH of_log AS (
+    SELECT {_COLUMNS} FROM messages WHERE shard = {{shard}} AND broker_name IN ({{log}})
+    UNION ALL
+    -- Of a deleted topic: they are copies too.
+    SELECT {_COLUMNS} FROM msg WHERE shard = {{shard}} AND broker_name IN ({{log}}) AND rel IS NULL
 ), waiting AS (
     SELECT unique_key, min(commit_log_offset) AS place
-    FROM of_broker
-    WHERE topic = {schedule} AND ({waiting})
+    FROM of_log
+    WHERE topic = {{schedule}} AND broker_name = {{broker}} AND ({{waiting}})
     GROUP BY unique_key
 )
-SELECT of_broker.*
-FROM of_broker SEMI JOIN waiting
-    ON of_broker.unique_key IS NOT DISTINCT FROM waiting.unique_key AND (topic = {schedule} OR commit_log_offset > place)
-WHERE topic = {schedule} OR topic = real_topic
+SELECT of_log.*
+FROM of_log SEMI JOIN waiting
+    ON of_log.unique_key IS NOT DISTINCT FROM waiting.unique_key AND (topic = {{schedule}} OR commit_log_offset > place)
+WHERE topic = {{schedule}} OR (topic = real_topic AND broker_name IN ({{brokers}}))
 """
 
 _REMOVED_TO = f"""
@@ -177,12 +192,14 @@ SELECT topic, queue_id, max(place) AS place FROM places GROUP BY ALL
 _PASSED_OVER = """
 WITH passed AS (
     SELECT
-        broker_name, queue_id, queue_offset, commit_log_offset, unique_key, reconsume_times,
+        broker_name, queue_id, queue_offset, commit_log_offset, unique_key, reconsume_times, body_crc, born_timestamp,
         properties['REAL_TOPIC'] AS real_topic, TRY_CAST(properties['REAL_QID'] AS INT) AS real_queue_id
     FROM messages
     WHERE shard = {shard} AND topic = {schedule} AND commit_log_offset >= {after} AND ({passed})
 ), copies AS (
-    SELECT topic, queue_id, unique_key, reconsume_times, max(commit_log_offset) AS commit_log_offset
+    SELECT
+        topic, queue_id, unique_key, reconsume_times, body_crc, born_timestamp,
+        max(commit_log_offset) AS commit_log_offset
     FROM msg SEMI JOIN passed
         ON msg.topic = passed.real_topic AND msg.unique_key IS NOT DISTINCT FROM passed.unique_key
     WHERE shard = {shard} AND broker_name IN ({brokers})
@@ -194,6 +211,8 @@ ANTI JOIN copies
     ON passed.real_topic = copies.topic AND passed.real_queue_id = copies.queue_id
     AND passed.unique_key IS NOT DISTINCT FROM copies.unique_key
     AND passed.reconsume_times = copies.reconsume_times
+    AND passed.body_crc IS NOT DISTINCT FROM copies.body_crc
+    AND passed.born_timestamp IS NOT DISTINCT FROM copies.born_timestamp
     AND passed.commit_log_offset < copies.commit_log_offset
 ANTI JOIN removed_ranges
     ON removed_ranges.shard = {shard} AND removed_ranges.broker_name IN ({brokers})

@@ -66,7 +66,12 @@ WITH timer AS (
 ), arrived AS (
     SELECT
         topic, CAST(queue_id AS VARCHAR) AS queue, unique_key, properties['TIMER_OUT_MS'] AS out_ms, count(*) AS messages
-    FROM messages
+    FROM (
+        SELECT shard, broker_name, topic, queue_id, unique_key, properties FROM messages
+        UNION ALL
+        -- Of a deleted topic: they have arrived too.
+        SELECT shard, broker_name, topic, queue_id, unique_key, properties FROM msg WHERE rel IS NULL
+    )
     WHERE shard = {shard} AND broker_name IN ({brokers}) AND topic IN (SELECT topic FROM expected)
         AND unique_key IN (SELECT unique_key FROM expected)
     GROUP BY ALL

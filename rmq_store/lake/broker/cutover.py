@@ -228,7 +228,7 @@ def _adopted(store: LakeStore, shard: Shard, broker_name: str) -> _Adoption:
         queues = positions.queues_of(SCHEDULE_TOPIC, name)
         begins = {queue: recorded.get(queue, positions.min_offset(queue)) for queue in queues}
         ranges = {queue.queue_id: (begin, positions.max_offset(queue)) for queue, begin in begins.items()}
-        for level in delivered_levels(store, shard.name, names[number:], ranges):
+        for level in delivered_levels(store, shard.name, names[number:], ranges, earlier_names=names[:number]):
             levels.append(level)
             if level.delivered:
                 queue = MessageQueue(SCHEDULE_TOPIC, name, delay_level_to_queue_id(level.level))

@@ -88,7 +88,7 @@ def import_commit(
     Raises BadData when a queue's offsets overlap the imported ones, or leave a gap and this is not a salvage.
     """
     skipped = _skipped(read, positions.get(import_id(job.broker_name)))
-    advance, gaps = _queue_positions(job, positions, read)
+    advance, gaps = _queue_positions(job, positions, read, is_whole=not skipped)
     unlisted: dict[str, int] = {}
     if read.is_last:
         advance |= _without_messages(job, positions, read, configs, advance)
@@ -146,8 +146,11 @@ def _skipped(read: LogRead, imported: int | None) -> list[Skipped]:
     return sorted(skipped, key=lambda skip: skip.begin)
 
 
-def _queue_positions(job: ImportJob, positions: Positions, read: LogRead) -> tuple[dict[str, int], list[QueueGap]]:
-    """``max/`` of every queue that grew, ``min/`` of those that begin with a trimmed log, and the gaps in queues.
+def _queue_positions(
+    job: ImportJob, positions: Positions, read: LogRead, *, is_whole: bool
+) -> tuple[dict[str, int], list[QueueGap]]:
+    """``max/`` of every queue that grew, ``min/`` of those that begin with a trimmed log, and the gaps in queues. ``is_whole``:
+    nothing of the log is left out.
 
     Raises BadData when a queue's offsets overlap the imported ones, or leave a gap and this is not a salvage.
     """
@@ -156,7 +159,8 @@ def _queue_positions(job: ImportJob, positions: Positions, read: LogRead) -> tup
     ends = {queue: positions.get(max_id(queue)) for queue in {segment.queue for segment in read.produced}}
     for segment in sorted(read.produced, key=lambda s: (s.queue, s.base or 0)):
         base, known = segment.base or 0, ends[segment.queue]
-        if not known:  # the queue is new: the broker removed what it lacks before the first import
+        # The queue is new, or has had no message here: the broker removed what it lacks before the first import.
+        if known is None or (not known and is_whole):
             if base:
                 advance[min_id(segment.queue)] = base
         elif base < known:
