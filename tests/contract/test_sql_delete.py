@@ -155,6 +155,31 @@ def test_few_commits_are_read_to_know_that_a_group_had_no_window_since_its_delet
     assert shard.has_ctl("billing", Action.CONSUME, 0)
 
 
+@pytest.mark.parametrize("lead_ms", [HOUR, 3 * 60_000])
+def test_the_windows_of_a_group_are_known_behind_one_that_a_fast_clock_has_dated(tmp_path: Path, lead_ms: int) -> None:
+    """In a folder nothing tells a host that its clock is wrong. The others go on by the right one."""
+    lake, numbers = LakeWorld(tmp_path), iter(range(20))
+
+    def window(name: str) -> None:
+        lake.clock.advance(1000)
+        lake.fill(orders(0), several(1, first=next(numbers)))
+        lake.consume(BILLING, f"{DAY}-{name}")
+
+    lake.clock.advance(lead_ms)
+    window("fast")
+    lake.clock.advance(-lead_ms)
+    window("second")
+    lake.delete()
+    (shard,) = lake.store.shards(SHARD)
+    first = shard.first_ctl("billing", Action.CONSUME, 0)
+    assert (first and first.request_id, shard.has_ctl("billing", Action.CONSUME, 1)) == (f"{DAY}-fast", False)
+    window("third")
+    window("fourth")
+    (shard,) = lake.store.shards(SHARD)
+    first = shard.first_ctl("billing", Action.CONSUME, 1)
+    assert (first and first.request_id, shard.has_ctl("billing", Action.CONSUME, 1)) == (f"{DAY}-third", True)
+
+
 def test_the_newest_window_of_a_group_is_known_after_its_commits_were_joined(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

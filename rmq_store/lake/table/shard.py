@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from rmq_store.commit.ctl import Action, Ctl, lane, local_broker, shard_of
 from rmq_store.commit.decide import MAX_SKEW_MS, first_day
-from rmq_store.commit.positions import Positions
+from rmq_store.commit.positions import Positions, del_id, grp_id
 from rmq_store.errors import BadData, RmqError
 from rmq_store.lake.table import tables
 from rmq_store.lake.table.ctl_index import IS_CTL, CtlIndex
@@ -179,11 +179,15 @@ class Shard:
     def has_ctl(self, group: str, action: Action, epoch: int = 0) -> bool:
         """Whether the group has a commit of that action in this epoch or a later one. Usually that reads one file for yes and
         none for no: epochs grow, so no commit has a later one than the newest, or than those that a wrong clock may have put
-        before it. A file that a compaction made has commits of any time up to its newest."""
+        before it. A file that a compaction made has commits of any time up to its newest.
+
+        In a folder a clock may be wrong by any time: where the group did something after its delete, all of its commits of
+        that action may have to be read."""
         files = self._ctl_files_with(group, action)
+        is_in_order = self._has_clock or self._is_deleted(group)
         floor = ""
         for path, newest in zip(*(files.column(name).to_pylist() for name in ("path", "max.commit_id")), strict=True):
-            if newest < floor:
+            if newest < floor and is_in_order:
                 return False
             for ctl in self.ctls_in([path]):
                 if (ctl.group, ctl.action) == (group, action):
@@ -195,13 +199,14 @@ class Shard:
     def first_ctl(self, group: str, action: Action, epoch: int) -> Ctl | None:
         """The group's first commit of that action in this epoch or a later one; None: there is none. Reads the files that may
         have it, the oldest first, until no other can have an earlier one. By the store timestamps, which are in commit order:
-        a window has its id before its listener is called, and others may commit meanwhile."""
+        a window has its id before its listener is called, and others may commit meanwhile. In a folder, where a clock may be
+        wrong by any time, it reads all."""
         files = self._ctl_files_with(group, action).sort_by("min.store_timestamp")
         first: Ctl | None = None
         columns = (files.column(name).to_pylist() for name in ("path", "min.store_timestamp"))
         for path, oldest_ms in zip(*columns, strict=True):
-            if first is not None and oldest_ms > first.store_timestamp:
-                continue
+            if first is not None and self._has_clock and oldest_ms > first.store_timestamp + 2 * MAX_SKEW_MS:
+                break
             for ctl in self.ctls_in([path]):
                 is_one = (ctl.group, ctl.action) == (group, action) and (ctl.epoch or 0) >= epoch
                 if is_one and (first is None or ctl.read_version < first.read_version):
@@ -239,6 +244,17 @@ class Shard:
         have one."""
         paths = self._ctl_files_with(group, action).column("path").slice(0, most).to_pylist()
         return [ctl for ctl in self.ctls_in(paths) if (ctl.group, ctl.action) == (group, action)][-most:]
+
+    @property
+    def _has_clock(self) -> bool:
+        """Whether each commit compares the clock of its host with that of the store, so that none is far away."""
+        return not self.root.is_local
+
+    def _is_deleted(self, group: str) -> bool:
+        """Whether the delete of the group was the last commit that wrote its epoch, which each of its windows writes."""
+        positions = self.positions()
+        deleted_ms = positions.updated_ms(del_id(group))
+        return deleted_ms > 0 and positions.updated_ms(grp_id(group)) == deleted_ms
 
     def _ctl_files_with(self, group: str, action: Action) -> pa.Table:
         """The files that may have commits of the group with that action, newest first."""
