@@ -20,13 +20,14 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 
 import psutil
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from rmq_store.errors import RmqError
+from rmq_store.errors import RmqError, Terminated
 from rmq_store.settings.private_files import apply_umask
 from rmq_store.settings.spark_settings import SparkSettings
 from rmq_store.utils.process_end import end_process
@@ -66,8 +67,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     submit = submitted_by("server")
     stop, ready = threading.Event(), threading.Event()
+
+    def on_signal(number: int, _: FrameType | None) -> None:
+        """A server that is still starting has no client, so it ends at once."""
+        is_first = not stop.is_set()
+        stop.set()
+        if is_first and not ready.is_set():
+            raise Terminated(number)
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, on_signal)
+    try:
+        return _serve(options, submit, stop, ready)
+    except Terminated as stopped:
+        print("error: stopped before the server was ready", file=sys.stderr)
+        (number,) = stopped.args
+        return 128 + int(number)
+
+
+def _serve(
+    options: argparse.Namespace, submit: psutil.Process | None, stop: threading.Event, ready: threading.Event
+) -> int:
+    """Until ``stop`` is set, or the JVM has ended. ``ready``: set once clients can come."""
     answer = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     # What the JVM or a listener prints must not fill the pipe of the answer.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
@@ -93,13 +114,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         port = port_of(session)
         warm_up_through(f"sc://localhost:{port}/;token={token}")
         address = {"remote": f"sc://localhost:{port}", "port": port} | ({"token": token} if made_token else {})
+        ready.set()
         if options.starter is None:
             print(json.dumps(address), file=answer, flush=True)
         else:
             written = options.starter / "address.new"
             written.write_text(json.dumps(address))
             written.rename(options.starter / "address")
-        ready.set()
         if has_ended(submit or _jvm_of(session), stop):
             print("error: the JVM of Spark has ended", file=sys.stderr)
             return 1

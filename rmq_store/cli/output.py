@@ -22,6 +22,7 @@ from rmq_store.cli.options import before_the_command
 from rmq_store.errors import RmqError
 from rmq_store.lake.table.request_counter import RequestCounter
 from rmq_store.utils.redaction import ANY_BYTES, cleaned, escaped_json, one_line, secret_values
+from rmq_store.utils.signals import ANSWERING
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -94,7 +95,9 @@ class Output:
                 typer.echo(_document(answer))
 
     def answer(self, answer: Mapping[str, Any], *lines: str) -> None:
-        """The answer in both forms; as text the status comes first. Its ``warnings`` go to standard error as well."""
+        """The answer in both forms; as text the status comes first. Its ``warnings`` go to standard error as well. A signal
+        meanwhile makes no error of it: the work has ended."""
+        before = ANSWERING.set(True)
         try:
             self.line(f"status: {answer['status']}")
             for text in lines:
@@ -105,6 +108,8 @@ class Output:
         except AnswerNotWritten as error:
             error.status = answer["status"]
             raise
+        finally:
+            ANSWERING.reset(before)
 
 
 def print_error(answer: Mapping[str, Any], as_json: bool) -> None:

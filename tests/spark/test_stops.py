@@ -141,3 +141,14 @@ def test_a_server_in_the_foreground_ends_with_ctrl_c() -> None:
         server.send_signal(signal.SIGINT)
         _, err = server.communicate()
     assert (server.returncode, "Traceback" in err) == (0, False), err
+
+
+def test_a_server_that_is_stopped_while_it_starts_ends_at_once_and_leaves_no_jvm() -> None:
+    """To start takes longer than what follows a container's SIGTERM."""
+    words = [sys.executable, "-m", "spark_jobs.connect_server", "--master", "local[1]", "--no-delta"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+        wait_until(lambda: any(map(starts_spark, psutil.Process(server.pid).children())), server)
+        with nothing_left(server.pid):
+            server.send_signal(signal.SIGTERM)
+            out, err = server.communicate()
+    assert (server.returncode, out, "Traceback" in err) == (143, "", False), err
