@@ -71,7 +71,7 @@ def register_views(session: SparkSession, store: LakeStore, mentioned: Collectio
             _live_files(session, store, name, snapshot.files(name)).createOrReplaceTempView(name)
     for name, base in BASE_SQL.items():
         if name in names:
-            session.sql(base.sql.format(explode="explode")).createOrReplaceTempView(name)
+            session.sql(base.sql.format(explode="explode", series="sequence")).createOrReplaceTempView(name)
     selected = [view for view in views().values() if view.name in names]
     for view in selected:
         session.sql(view.sql).createOrReplaceTempView(view.name)

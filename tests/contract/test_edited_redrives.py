@@ -251,3 +251,18 @@ def test_the_state_of_each_dead_letter_is_in_sql(world: LakeWorld) -> None:
         },
         {"unique_key": "U5", "state": "pending", **pending, **nowhere},
     ]
+
+
+def test_only_the_dead_letters_that_were_sent_are_redriven(world: LakeWorld) -> None:
+    text = (
+        "SELECT unique_key, redriven_at, redriven_to FROM dead_letters WHERE group_name = 'billing' ORDER BY unique_key"
+    )
+    sent_ms = {"U0": NOON + 1_000, "U2": NOON + 1_000, "U3": NOON + 2_000}
+    assert rows(world, text) == [
+        {
+            "unique_key": f"U{n}",
+            "redriven_at": sent_ms.get(f"U{n}"),
+            "redriven_to": "%RETRY%billing" if f"U{n}" in sent_ms else None,
+        }
+        for n in range(6)
+    ]

@@ -126,6 +126,25 @@ def test_what_every_group_has_consumed_goes_and_its_record_stays(lake: Lake) -> 
     assert is_whole(lake)
 
 
+def test_a_dead_letter_stays_redriven_when_its_copy_is_gone(lake: Lake) -> None:
+    """As the commits of redrives say: the view of dead letters goes on to agree with the one of redrives."""
+    redriven = (
+        "SELECT d.queue_offset, d.redriven_at, d.redriven_to, r.committed_at, r.state, r.to_topic FROM dead_letters d"
+        " JOIN redrives r USING (shard, topic, broker_name, queue_id, queue_offset) ORDER BY ALL"
+    )
+    copies = f"SELECT count(*) AS n FROM message_rows WHERE topic = '{retry_topic(GROUP)}' AND cause = 'redrive'"
+    before = query(lake.store, redriven).to_pylist()
+    assert query(lake.store, copies).to_pylist()[0]["n"] > 0
+    states = {(one["state"], one["redriven_to"], one["to_topic"]) for one in before}
+    assert states == {("sent", retry_topic(GROUP), retry_topic(GROUP)), ("pending", None, None)}
+    retained(lake, *(rule for rule in SHORT if not rule.topic.startswith(DLQ_GROUP_TOPIC_PREFIX)))
+    compacted(lake)
+    assert query(lake.store, copies).to_pylist() == [{"n": 0}]
+    assert query(lake.store, redriven).to_pylist() == before
+    assert all(one["redriven_at"] == one["committed_at"] for one in before)
+    assert is_whole(lake)
+
+
 def test_after_it_windows_deliveries_and_redrives_go_on(lake: Lake, clock: Clock, tmp_path: Path) -> None:
     plain, began_ms = copied(lake, tmp_path / "plain"), clock.ms
     retained(lake)

@@ -221,6 +221,16 @@ def test_dead_letters_tell_their_cause(small: SmallStore) -> None:
     assert {(row["cause"], row["original_topic"]) for row in found} == {("negative_delay_level", "Orders")}
 
 
+def test_a_dead_letter_that_two_redrives_sent_is_one_row_with_the_first_time(hand: Bench) -> None:
+    hand.window("billing", QUEUE, 0, 10, start_rule="first", dead=[1, 2, 3, 4, 5, 6])
+    first = hand.redrive("billing", [(0, 3)], copies=[0, 1, 2]).ctl.store_timestamp
+    second = hand.redrive("billing", [(2, 3), (4, 5)], copies=[2, 4]).ctl.store_timestamp
+    found = rows(of(hand), "SELECT queue_offset, redriven_at, redriven_to FROM dead_letters ORDER BY queue_offset")
+    assert first < second
+    assert [row["redriven_at"] for row in found] == [first, first, first, None, second, None]
+    assert {row["redriven_to"] for row in found if row["redriven_at"]} == {"%RETRY%billing"}
+
+
 def test_outcomes_are_the_exceptions_of_all_windows(hand: Bench) -> None:
     hand.window("shop", QUEUE, 0, 10, start_rule="first", retried=[3], dead=[5, 6], lost=[(0, 2)])
     found = rows(of(hand), "SELECT outcome, begin_offset, end_offset, reason FROM outcomes ORDER BY begin_offset")

@@ -28,6 +28,9 @@ ASKED = (
     "queue_owners", "operator_actions",
 )  # fmt: skip
 
+# And of a store with damages, in which redrives have sent dead letters.
+ASKED_OF_DAMAGED = ("audit", "dead_letters", "redrives")
+
 # Many small queries, each run once: nothing is worth generating code for.
 QUICK = {
     "spark.sql.shuffle.partitions": "1",
@@ -93,7 +96,8 @@ for name in task["asked"]:
     write(name, session.table(name).toArrow())
 columns = {name: session.table(name).dtypes for name in task["views"]}
 examples = [session.sql(text).columns for text in task["examples"]]
-write("audit", query(session, damaged, "SELECT * FROM audit"))
+for name in task["asked_of_damaged"]:
+    write(f"{name}_of_damaged", query(session, damaged, f"SELECT * FROM {name}"))
 def answer_of(text):
     try:
         return query(session, small, text).num_rows
@@ -133,6 +137,7 @@ def test_spark_answers_as_duckdb_does(classic_driver: ClassicDriver, tmp_path: P
         "damaged": damaged.root.location,
         "answers": str(tmp_path),
         "asked": ASKED,
+        "asked_of_damaged": ASKED_OF_DAMAGED,
         "views": sorted(views()),
         "examples": EXAMPLE.findall(DOCUMENT.read_text()),
         "texts": [*QUERIES, *NO_QUERIES],
@@ -144,9 +149,12 @@ def test_spark_answers_as_duckdb_does(classic_driver: ClassicDriver, tmp_path: P
         in_duckdb = duckdb_answer(small, name)
         assert in_duckdb.num_rows > 0
         assert in_any_order(spark_answer(tmp_path, name)) == in_any_order(in_duckdb), name
-    problems = duckdb_answer(damaged, "audit")
-    assert problems.num_rows > 26
-    assert in_any_order(spark_answer(tmp_path, "audit")) == in_any_order(problems)
+    of_damaged = {name: duckdb_answer(damaged, name) for name in ASKED_OF_DAMAGED}
+    assert of_damaged["audit"].num_rows > 26
+    redriven = of_damaged["dead_letters"].column("redriven_at")
+    assert 0 < redriven.null_count < len(redriven)
+    for name, in_duckdb in of_damaged.items():
+        assert in_any_order(spark_answer(tmp_path, f"{name}_of_damaged")) == in_any_order(in_duckdb), name
 
     with open_duckdb(small) as connection:
         documented = {

@@ -15,6 +15,7 @@ relations that the views name. Every relation covers all shards and has the colu
   never behind the log and no file is opened per commit; ``ctl``: the same without its lists
 - ``ctl_consumed``, ``ctl_produced``, ``ctl_moved``, ``ctl_blocked``, ``ctl_files``: its lists, one row per item, with the
   columns that name and order the commit
+- ``ctl_redriven``: the dead letters that redrives have sent, one row each, with the topic that it was sent to
 - ``ctl_claims``: the claims in the parameters of commits, one row per claim
 - ``ctl_removed``: the ranges of offsets that retention has removed, one row each
 - ``ctl_replaced``: the files that compactions have replaced, one row each
@@ -243,7 +244,8 @@ class BaseSql:
     """A relation that is SQL over other relations."""
 
     sql: str
-    """``{explode}`` stands for the engine's name of "one row per item of a list"."""
+    """``{explode}`` stands for the engine's name of "one row per item of a list", ``{series}`` for that of "the list of the
+    whole numbers from one to another, both included"."""
     needs: tuple[str, ...]
 
 
@@ -278,6 +280,15 @@ BASE_SQL: dict[str, BaseSql] = {
     ),
     "ctl_consumed": _items("consumed", "group_name", *_ACTOR_AND_REASON),
     "ctl_produced": _items("produced"),
+    # A row per offset: then no dead letter is compared with every range of its queue, of which a redrive may have very many.
+    "ctl_redriven": BaseSql(
+        "SELECT c.shard, c.topic, c.broker_name, c.queue_id,"
+        " {explode}({series}(c.begin_offset, c.end_offset - 1)) AS queue_offset, c.store_timestamp, c.commit_id, p.to_topic"
+        " FROM ctl_consumed c LEFT JOIN (SELECT shard, commit_id, min(topic) AS to_topic FROM ctl_produced"
+        " WHERE action = 'redrive' GROUP BY shard, commit_id) p ON p.shard = c.shard AND p.commit_id = c.commit_id"
+        " WHERE c.action = 'redrive' AND c.begin_offset < c.end_offset",
+        ("ctl_consumed", "ctl_produced"),
+    ),
     "ctl_moved": _items("moved", *_ACTOR_AND_REASON),
     "ctl_blocked": _items("blocked", "group_name"),
     # Application ids are percent-encoded, so they contain no comma, quote, colon or brace. Braces are doubled for ``format``.

@@ -339,7 +339,7 @@ _MOST_BYTES_REREAD = 1 << 20
 @cache
 def _view_texts() -> Mapping[str, str]:
     """The SQL of each view of DuckDB by name, each after the views that it needs."""
-    of_base = {name: base.sql.format(explode="unnest") for name, base in BASE_SQL.items()}
+    of_base = {name: base.sql.format(explode="unnest", series="generate_series") for name, base in BASE_SQL.items()}
     return of_base | {view.name: view.sql for view in views().values()}
 
 

@@ -1,13 +1,13 @@
 -- One row per dead letter, with its cause and the time of its redrive.
--- needs: message_rows
+-- needs: message_rows, ctl_redriven
 WITH sent AS (
+    -- As the commits of redrives say: retention removes the copies of dead letters, and the record stays.
     SELECT
-        shard, origin_topic, origin_broker_name, origin_queue_id, origin_queue_offset,
+        shard, topic, broker_name, queue_id, queue_offset,
         min(store_timestamp) AS redriven_at,
-        min(topic) AS redriven_to
-    FROM message_rows
-    WHERE group_name IS NOT NULL AND cause = 'redrive'
-    GROUP BY shard, origin_topic, origin_broker_name, origin_queue_id, origin_queue_offset
+        min(to_topic) AS redriven_to
+    FROM ctl_redriven
+    GROUP BY shard, topic, broker_name, queue_id, queue_offset
 )
 SELECT
     m.shard,
@@ -21,6 +21,6 @@ SELECT
     m.offset_msg_id, m.born_timestamp, m.store_timestamp, s.redriven_at, s.redriven_to, m.window_id, m.commit_id
 FROM message_rows m
 LEFT JOIN sent s
-    ON s.shard = m.shard AND s.origin_topic = m.topic AND s.origin_broker_name = m.broker_name
-    AND s.origin_queue_id = m.queue_id AND s.origin_queue_offset = m.queue_offset
+    ON s.shard = m.shard AND s.topic = m.topic AND s.broker_name = m.broker_name AND s.queue_id = m.queue_id
+    AND s.queue_offset = m.queue_offset
 WHERE substr(m.topic, 1, 5) = '%DLQ%'

@@ -1,5 +1,5 @@
 -- One row per dead letter: whether it waits, was sent again or could not be sent, by which request and why.
--- needs: message_rows, outcome_ranges, ctl_consumed, ctl
+-- needs: message_rows, outcome_ranges, ctl_redriven, ctl
 WITH failed AS (
     -- A dead letter may fail in several requests; the newest counts.
     SELECT
@@ -15,7 +15,7 @@ WITH failed AS (
 copies AS (
     SELECT
         shard, commit_id, origin_topic, origin_broker_name, origin_queue_id, origin_queue_offset,
-        topic, broker_name, queue_id, queue_offset
+        broker_name, queue_id, queue_offset
     FROM message_rows
     WHERE group_name IS NOT NULL AND cause = 'redrive'
 )
@@ -26,16 +26,16 @@ SELECT
     CASE WHEN s.commit_id IS NOT NULL THEN 'sent' WHEN f.commit_id IS NOT NULL THEN 'failed' ELSE 'pending' END AS state,
     t.store_timestamp AS committed_at,
     t.actor, t.actor_source, t.reason, t.request_id,
-    c.topic AS to_topic,
+    s.to_topic,
     c.broker_name AS to_broker_name,
     c.queue_id AS to_queue_id,
     c.queue_offset AS to_queue_offset,
     CASE WHEN s.commit_id IS NULL THEN f.error_text END AS error_text,
     t.parameters, t.commit_id
 FROM message_rows m
-LEFT JOIN ctl_consumed s
+LEFT JOIN ctl_redriven s
     ON s.shard = m.shard AND s.topic = m.topic AND s.broker_name = m.broker_name AND s.queue_id = m.queue_id
-    AND s.action = 'redrive' AND m.queue_offset >= s.begin_offset AND m.queue_offset < s.end_offset
+    AND s.queue_offset = m.queue_offset
 LEFT JOIN failed f
     ON f.shard = m.shard AND f.topic = m.topic AND f.broker_name = m.broker_name AND f.queue_id = m.queue_id
     AND f.begin_offset = m.queue_offset AND f.from_last = 1
