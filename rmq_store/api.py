@@ -29,6 +29,7 @@ from rmq_store.commit.ctl import Actor
 from rmq_store.commit.positions import Outcome
 from rmq_store.commit.request import Status, actor_of, overall, reason_of, request_id_of
 from rmq_store.consumer.listener import listener_name
+from rmq_store.consumer.replay_name import replayed_group
 from rmq_store.errors import WrongUse
 from rmq_store.lake.admin.groups import need_group
 from rmq_store.lake.admin.offset_moves import move_in_all
@@ -62,7 +63,6 @@ from rmq_store.window.consume_request import LIVE, ConsumeRequest, Scope, only_r
 from rmq_store.window.deliver import DeliverReport, deliver_all
 from rmq_store.window.dry_run import ConsumePlan
 from rmq_store.window.range_notes import until_notes
-from rmq_store.window.replay_name import replayed_group
 
 
 def create_store(root: str | os.PathLike[str], *, levels: str | None = None, actor: str | None = None) -> Store:

@@ -25,6 +25,7 @@ from rmq_store.commit.positions import (
     off_id,
     sub_id,
 )
+from rmq_store.consumer.replay_name import replayed_group
 from rmq_store.errors import WrongUse
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import dlq_topic, retry_topic
@@ -32,7 +33,6 @@ from rmq_store.message.validators import is_system_group
 from rmq_store.utils.times import format_time
 from rmq_store.window.due import delayed
 from rmq_store.window.first_window import first_windows
-from rmq_store.window.replay_name import replayed_group
 from rmq_store.window.shard_view import ShardView
 
 MADE_AGAIN = "the group was made again here after this delete, and was left alone. Delete it with a new request id"

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from rmq_store.admin.replay import as_replay
 from rmq_store.commit.ctl import Actor
+from rmq_store.consumer.replay_name import replay_group
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.window.consume_request import ConsumeRequest, Scope
-from rmq_store.window.replay_name import replay_group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

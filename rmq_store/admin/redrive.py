@@ -35,6 +35,7 @@ from rmq_store.commit.positions import (
     red_id,
 )
 from rmq_store.commit.request import Status, refuse_other_request
+from rmq_store.consumer.replay_name import replayed_group
 from rmq_store.consumer.retry import PropertyEdits, retry_queue_id
 from rmq_store.consumer.timer import TIMER_PROPERTIES
 from rmq_store.errors import WrongUse
@@ -52,7 +53,6 @@ from rmq_store.utils.offset_ranges import OffsetRange, runs, without
 from rmq_store.utils.redaction import cleaned
 from rmq_store.utils.times import format_time
 from rmq_store.window.consume_request import bounds_of
-from rmq_store.window.replay_name import replayed_group
 from rmq_store.window.shard_view import ShardView
 
 CAP = 100_000

@@ -17,13 +17,13 @@ from dataclasses import dataclass, replace
 
 from rmq_store.commit.ctl import Action, Ctl, Moved, Proposal, canonical_json
 from rmq_store.commit.positions import Positions, grp_id, off_id, pas_id
+from rmq_store.consumer.replay_name import replay_group, replayed_group
 from rmq_store.errors import WrongUse
 from rmq_store.filter.subscription import SubscriptionData
 from rmq_store.message.message import MessageQueue
 from rmq_store.settings.settings import GroupSettings, Settings
 from rmq_store.utils.times import format_time
 from rmq_store.window.consume_request import ConsumeRequest, Scope
-from rmq_store.window.replay_name import replay_group, replayed_group
 
 
 def refuse_replay(act: str, group: str) -> None:

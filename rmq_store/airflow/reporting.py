@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Asset, BaseOperator
 
 from rmq_store.airflow.assets import OFFSETS_COMMITTED, offsets_asset, previews_asset
+from rmq_store.consumer.replay_name import replayed_group
 from rmq_store.message.validators import stored_group_problem
-from rmq_store.window.replay_name import replayed_group
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG

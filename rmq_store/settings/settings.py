@@ -31,6 +31,7 @@ from rmq_store.consumer.allocate_rule import AVG, AllocateRule, allocate_rule_of
 from rmq_store.consumer.consume_result import MessageModel
 from rmq_store.consumer.delay import GroupRetryPolicy, retry_policy_of
 from rmq_store.consumer.duplicates import AbsorbRule, absorb_rule_of
+from rmq_store.consumer.replay_name import replayed_group
 from rmq_store.consumer.start import ConsumeFromWhere, StartSwitches
 from rmq_store.errors import WrongUse
 from rmq_store.filter.subscription import SubscriptionData, build_subscription_data
@@ -338,6 +339,11 @@ def _load_group(table: Mapping[str, Any]) -> tuple[GroupSettings | None, list[st
     if values.get("schedule") == "":
         values["schedule"] = None
     problems += value_problems(values)
+    if isinstance(values.get("name"), str) and (replayed := replayed_group(values["name"])):
+        problems.append(
+            f"name is that of a replay of {replayed}: retention would not wait for this group, and no command would move its "
+            "offsets. Give it another name, then 'rmq clone' its offsets"
+        )
     for key, parse in _PARSERS.items():
         if values.get(key) is not None and not CHECKS[key](values[key]):
             values[key] = parse(values[key])

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rmq_store.commit.positions import Positions, QueueRange, grp_id, off_id, pas_id
+from rmq_store.consumer.replay_name import replayed_group
 from rmq_store.consumer.start import Start, StartRule
 from rmq_store.errors import BadData, OffsetOutOfRange
 from rmq_store.log.get_message_status import get_message_status
 from rmq_store.message.message import MessageQueue
-from rmq_store.window.replay_name import replayed_group
 
 Bounds = Mapping[MessageQueue, int]
 """Per queue the offset before which a request ends."""

@@ -12,12 +12,12 @@ from rmq_store.admin.reset import ResetRequest, ResetTo
 from rmq_store.commit.positions import Outcome
 from rmq_store.consumer.consume_result import MessageModel
 from rmq_store.consumer.delay import CustomizedRetryPolicy, GroupRetryPolicy, GroupRetryPolicyType
+from rmq_store.consumer.replay_name import replay_group
 from rmq_store.errors import WrongUse
 from rmq_store.filter.subscription import build_subscription_data
 from rmq_store.lake.sql.sql import query
 from rmq_store.message.message import MessageExt
 from rmq_store.window.consume_request import ConsumeRequest, Scope
-from rmq_store.window.replay_name import replay_group
 from tests.contract.engines import LakeWorld, story
 from tests.contract.world import (
     ANA,

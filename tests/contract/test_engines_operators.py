@@ -15,6 +15,7 @@ from rmq_store.commit.claim import LEASE_S
 from rmq_store.commit.ctl import SCHEDULE_GROUP, Action
 from rmq_store.commit.decide import MAX_RUN_AGE_MS
 from rmq_store.commit.positions import ABSENT, grp_id, off_id, pas_id
+from rmq_store.consumer.replay_name import replay_group
 from rmq_store.consumer.start import ConsumeFromWhere
 from rmq_store.errors import (
     ClockSkew,
@@ -25,7 +26,6 @@ from rmq_store.errors import (
 )
 from rmq_store.message.message import MessageExt, MessageQueue
 from rmq_store.window.consume_request import ConsumeRequest, Scope
-from rmq_store.window.replay_name import replay_group
 from tests.contract.engines import LakeWorld, story
 from tests.contract.world import (
     ANA,

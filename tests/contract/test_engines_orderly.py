@@ -13,12 +13,12 @@ import pytest
 
 from rmq_store.admin.reset import ResetTo
 from rmq_store.commit.positions import Outcome, blk_id
+from rmq_store.consumer.replay_name import replay_group
 from rmq_store.errors import ListenerError, OffsetOutOfRange
 from rmq_store.message.message import MessageExt, MessageQueue
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.window.consume import WindowReport
 from rmq_store.window.consume_request import ConsumeRequest
-from rmq_store.window.replay_name import replay_group
 from tests.contract.engines import story
 from tests.contract.world import (
     ANA,

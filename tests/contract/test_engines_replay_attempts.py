@@ -8,10 +8,10 @@ import pytest
 
 from rmq_store.commit.ctl import Action
 from rmq_store.commit.positions import grp_id
+from rmq_store.consumer.replay_name import replay_group
 from rmq_store.errors import StaleAttempt, WrongUse
 from rmq_store.message.message import MessageExt, MessageQueue
 from rmq_store.window.consume_request import ConsumeRequest, Scope
-from rmq_store.window.replay_name import replay_group
 from tests.contract.engines import story
 from tests.contract.world import (
     ANA,

@@ -12,12 +12,12 @@ from rmq_store.commit.ctl import SCHEDULE_GROUP, Action, Ctl, Proposal, canonica
 from rmq_store.commit.decide import MAX_SKEW_MS
 from rmq_store.commit.positions import Claim, Outcome, own_id
 from rmq_store.consumer.delay import CustomizedRetryPolicy, GroupRetryPolicy, GroupRetryPolicyType
+from rmq_store.consumer.replay_name import replay_group
 from rmq_store.errors import ClockSkew, HeldByAnother, StaleAttempt, WrongUse
 from rmq_store.message.message import MessageExt, MessageQueue
 from rmq_store.window.consume_request import ConsumeRequest, Scope, only_retries
 from rmq_store.window.deliver import DeliverReport, deliver_all
 from rmq_store.window.due import WaitingRetries
-from rmq_store.window.replay_name import replay_group
 from tests.contract.engines import story
 from tests.contract.world import (
     ANA,

@@ -11,11 +11,11 @@ from rmq_store.commit.claim import LEASE_S
 from rmq_store.commit.ctl import Action, Ctl, Proposal
 from rmq_store.commit.positions import ABSENT, SubVersion, sub_id
 from rmq_store.consumer.consume_result import MessageModel
+from rmq_store.consumer.replay_name import replay_group
 from rmq_store.errors import StaleAttempt, WrongUse
 from rmq_store.message.message import MessageExt
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.window.consume_request import ConsumeRequest, Scope
-from rmq_store.window.replay_name import replay_group
 from tests.contract.engines import story
 from tests.contract.world import ANA, BEN, DAY, HOUR, NOON, World, consumed, counts, fail, group, orders, said, several
 

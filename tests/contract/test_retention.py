@@ -10,6 +10,7 @@ import pytest
 from rmq_store.admin.diff import Failures
 from rmq_store.commit.ctl import SCHEDULE_GROUP
 from rmq_store.commit.positions import Positions, QueueRange, del_id, max_id, off_id
+from rmq_store.consumer.replay_name import replay_group
 from rmq_store.errors import OffsetOutOfRange, StoreUnusable, WrongUse
 from rmq_store.lake.admin import diff
 from rmq_store.lake.commit import commit as committing
@@ -23,7 +24,6 @@ from rmq_store.maintain.files_to_join import Limits
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import DLQ_GROUP_TOPIC_PREFIX, SCHEDULE_TOPIC, retry_topic
 from rmq_store.settings.retention_settings import RetentionRule
-from rmq_store.window.replay_name import replay_group
 from tests.contract.test_compact import lived
 from tests.faults.answers import Clock, set_clock
 from tests.faults.stores import (

@@ -31,9 +31,9 @@ from rmq_store.commit.positions import (
     send_id,
     sub_id,
 )
+from rmq_store.consumer.replay_name import replayed_group
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import SCHEDULE_TOPIC, retry_topic
-from rmq_store.window.replay_name import replayed_group
 
 INVARIANTS = {
     "overlap": "a range begins where the one before it ended",

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from rmq_store.commit.ctl import SCHEDULE_GROUP, Observed
 from rmq_store.consumer.duplicates import AbsorbRule
+from rmq_store.consumer.replay_name import replay_group
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import SCHEDULE_TOPIC, retry_topic
 from rmq_store.window.consume_request import Scope
-from rmq_store.window.replay_name import replay_group
 from tests.contract.world import group
 from tests.faults.proposal_brokers import Cutover, HandBack, Import
 from tests.faults.proposal_explorer import Dispatch, Scenario, Vacuum

@@ -9,9 +9,9 @@ from typing import Any
 from rmq_store.admin.clone import CloneRequest
 from rmq_store.admin.dead_letters import DeadLetterFilter
 from rmq_store.admin.reset import ResetRequest, ResetTo
+from rmq_store.consumer.replay_name import replay_group
 from rmq_store.producer.producer import Message
 from rmq_store.window.consume_request import LIVE, ConsumeRequest, Scope
-from rmq_store.window.replay_name import replay_group
 from tests.contract.world import ANA, DAY, HOUR, NOON, orders, said
 from tests.property.histories import GROUPS, Teller
 

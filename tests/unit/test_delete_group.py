@@ -24,11 +24,11 @@ from rmq_store.commit.positions import (
     sub_id,
 )
 from rmq_store.consumer.consume_result import GROUP_DELETED, is_void, void_ranges
+from rmq_store.consumer.replay_name import replay_group
 from rmq_store.errors import StaleAttempt, WrongUse
 from rmq_store.lake.read.slice_reader import MESSAGE_COLUMNS
 from rmq_store.lake.window.void_rows import void_rows, with_epoch, without_epoch
 from rmq_store.message.message import MessageQueue
-from rmq_store.window.replay_name import replay_group
 
 ORDERS = MessageQueue("Orders", "broker-a", 0)
 RETRY = MessageQueue("%RETRY%g", "lake-broker-a", 0)

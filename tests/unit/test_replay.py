@@ -11,12 +11,12 @@ from rmq_store.admin.replay import group_settings
 from rmq_store.admin.reset import ResetRequest, ResetTo
 from rmq_store.admin.set_offsets import SetOffsetsRequest
 from rmq_store.commit.ctl import Actor
+from rmq_store.consumer.replay_name import replay_group, replayed_group
 from rmq_store.errors import WrongUse
 from rmq_store.filter.subscription import build_subscription_data
 from rmq_store.message.validators import GROUP_MAX_LENGTH, group_problem
 from rmq_store.settings.settings import GroupSettings, Settings
 from rmq_store.window.consume_request import LIVE, Scope
-from rmq_store.window.replay_name import replay_group, replayed_group
 
 REQUEST = "2026-11-20-replay-1"
 

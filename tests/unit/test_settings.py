@@ -313,6 +313,11 @@ def test_a_wrong_line_is_named_with_what_would_be_right(line: str, problem: str)
         ),
         ('name = "orders"', 'name = "orders@"', "group orders@: name: client '' has characters other than"),
         ('name = "orders"', 'name = "DEFAULT_CONSUMER"', "is RocketMQ's placeholder"),
+        (
+            'name = "orders"',
+            'name = "orders-replay-0123456789"',
+            "name is that of a replay of orders: retention would not wait for this group",
+        ),
         ('listener = "shop.listeners:Orders"', "", "group orders: listener is missing"),
         ("shop.listeners:Orders", "shop.listeners", "listener: must be text like shop.listeners:Orders"),
         (

@@ -25,6 +25,7 @@ from rmq_store.airflow.task import Answer, run_of
 from rmq_store.airflow.triggers.retries import RmqRetriesTrigger
 from rmq_store.commit.ctl import Action
 from rmq_store.commit.request import Status
+from rmq_store.consumer.replay_name import replayed_group
 from rmq_store.errors import WrongUse
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import retry_topic
@@ -32,7 +33,6 @@ from rmq_store.settings.settings import GroupSettings
 from rmq_store.utils.arguments import check_types
 from rmq_store.utils.host import Host
 from rmq_store.window.consume_request import ConsumeRequest, Scope, identity_parameters
-from rmq_store.window.replay_name import replayed_group
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperatorLink, Context

@@ -8,7 +8,7 @@ from typing import Any
 
 from rmq_store.admin.dag_params import dag_id_of
 from rmq_store.console.listing import Listing, Question, Row, filters_of
-from rmq_store.window.replay_name import replayed_group
+from rmq_store.consumer.replay_name import replayed_group
 
 GROUPS = Listing(
     title="Groups",

@@ -26,6 +26,7 @@ from rmq_store.commit.positions import (
     off_id,
     queue_of,
 )
+from rmq_store.consumer.replay_name import replayed_group
 from rmq_store.errors import StaleAttempt, StoreUnusable
 from rmq_store.lake.commit.commit import commit
 from rmq_store.lake.commit.dispatch import follow_up
@@ -45,7 +46,6 @@ from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import RETRY_GROUP_TOPIC_PREFIX
 from rmq_store.settings.retention_settings import WAITING_TOPICS, RetentionRule, rule_of
 from rmq_store.utils.host import Host
-from rmq_store.window.replay_name import replayed_group
 
 _TRIES = 8
 

@@ -17,6 +17,7 @@ from rmq_store.commit.positions import Outcome, PositionKind, grp_id
 from rmq_store.commit.request import Status, overall
 from rmq_store.consumer.allocate import allocate_by_topic, sort_client_ids
 from rmq_store.consumer.delay import queue_id_to_delay_level
+from rmq_store.consumer.replay_name import replayed_group
 from rmq_store.errors import NothingThere, WrongUse
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
@@ -29,7 +30,6 @@ from rmq_store.utils.suggestions import did_you_mean, listed
 from rmq_store.window.consume import WindowReport
 from rmq_store.window.consume_request import LIVE, ConsumeRequest, Scope
 from rmq_store.window.plan import Planner
-from rmq_store.window.replay_name import replayed_group
 
 # --- the shards ------------------------------------------------------------------------------------------------------
 
