@@ -17,6 +17,7 @@ from demo.archives import unpack
 from tests.java_options import java_options
 from tests.postgres import airflow_database
 from tests.s3 import root, s3_root, s3_server
+from tests.sample import sampled
 
 __all__ = ["airflow_database", "root", "s3_root", "s3_server"]
 
@@ -47,6 +48,12 @@ os.environ.setdefault("JAVA_TOOL_OPTIONS", java_options())  # a value of the use
 MARKED_FOLDERS = ("e2e", "spark", "airflow")
 """Their tests take longest, so they run first, in this order: two workers then end together."""
 
+LEFT_OUT = pytest.StashKey[int]()
+"""How many cases the sample has left out."""
+
+SAMPLED_FOLDERS = ("airflow", "contract", "faults", "property", "spark")
+"""The cases of other tests cost next to nothing."""
+
 WHOLE_FOLDERS = ("tests/spark", "tests/airflow")
 """One worker has all of such a folder, so that its Spark, or its Airflow, is started once."""
 
@@ -66,7 +73,21 @@ def _file_or_folder(node_id: str) -> str:
     return next((folder for folder in WHOLE_FOLDERS if node_id.startswith(f"{folder}/")), node_id.split("::")[0])
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--sample", metavar="SEED", help="run the third of the cases that SEED draws (tests/sample.py)")
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    return f"the {_sample(config)}" if config.getoption("sample") else None
+
+
+def _sample(config: pytest.Config) -> str:
+    return f"third of the cases that is drawn by --sample {config.getoption('sample')} (make test CASES=all runs each)"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if seed := config.getoption("sample"):
+        _leave_out(config, items, seed)
     for item in items:
         folder = _folder(item.path)
         if folder in MARKED_FOLDERS:
@@ -74,6 +95,33 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if "s3_server" in getattr(item, "fixturenames", ()):
             item.add_marker("s3")
     items.sort(key=lambda item: (*MARKED_FOLDERS, _folder(item.path)).index(_folder(item.path)))
+
+
+def _leave_out(config: pytest.Config, items: list[pytest.Item], seed: str) -> None:
+    """Take out of ``items`` the cases that are not in the sample."""
+    many = [item for item in items if _folder(item.path) in SAMPLED_FOLDERS]
+    drawn = sampled(((item.nodeid.partition("[")[0], item.nodeid) for item in many), seed)
+    left_out = {item for item in many if item.nodeid not in drawn}
+    config.stash[LEFT_OUT] = len(left_out)
+    config.hook.pytest_deselected(items=sorted(left_out, key=lambda item: item.nodeid))
+    items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):  # a worker of pytest-xdist: each collects all
+        session.config.workeroutput["left_out"] = session.config.stash.get(LEFT_OUT, 0)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    node.config.stash[LEFT_OUT] = max(
+        node.config.stash.get(LEFT_OUT, 0), getattr(node, "workeroutput", {}).get("left_out", 0)
+    )
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if left_out := config.stash.get(LEFT_OUT, 0):
+        terminalreporter.write_line(f"{left_out:,} cases are not in the {_sample(config)}")
 
 
 def pytest_collection_finish() -> None:
