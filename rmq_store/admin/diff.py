@@ -29,7 +29,8 @@ ACKED_LATER = "acked_later"
 """Failed at first, and a retry of it was acked."""
 
 UNREAD = "unread"
-"""The attempt has not read it: it is not finished, or its queue is blocked (orderly groups)."""
+"""The attempt has not read it: it is not finished, its queue is blocked (orderly groups), or it came into the interval of a
+backfill after the attempt began."""
 
 HANDLED = "acked or filtered"
 """Neither attempt says which of the two."""

@@ -52,7 +52,7 @@ from rmq_store.settings.settings import Settings
 from rmq_store.utils.offset_ranges import OffsetRange, runs, without
 from rmq_store.utils.redaction import cleaned
 from rmq_store.utils.times import format_time
-from rmq_store.window.consume_request import bounds_of
+from rmq_store.window.consume_request import BOUNDS, bounds_of, bounds_parameter
 from rmq_store.window.shard_view import ShardView
 
 CAP = 100_000
@@ -382,7 +382,7 @@ def redrive_proposal(
             examined[failure.queue] = max(failure.offset + 1, examined.get(failure.queue, 0))
         parameters["examined"] = [[q.broker_name, q.queue_id, end] for q, end in sorted(examined.items())]
     if plan.part == 1:
-        parameters["bounds"] = [[q.topic, q.broker_name, q.queue_id, end] for q, end in sorted(plan.bounds.items())]
+        parameters[BOUNDS] = bounds_parameter(plan.bounds)
     ranges = [QueueRange(queue, *run) for queue, offsets in sorted(sent.items()) for run in runs(offsets)]
     ctl = Ctl(
         commit_id,

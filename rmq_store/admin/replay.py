@@ -6,8 +6,9 @@ windows. The name follows from the request, so replays share nothing: they may r
 each can be cleared alone.
 
 The same request, run again, does nothing once it is complete. Another *attempt* repeats the replay: one commit moves its
-offsets back to where it began and raises its epoch, and windows up to the same bounds follow. So an attempt is a pass, its
-number is the epoch + 1, and a window of an earlier attempt cannot commit any more.
+offsets back to where it began and raises its epoch, and windows up to the bounds that this commit records follow: those of
+the attempt before, or, of an interval (``interval_replay.py``), those that it has now. So an attempt is a pass, its number is
+the epoch + 1, and a window of an earlier attempt cannot commit any more.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rmq_store.commit.ctl import Action, Ctl, Moved, Proposal, canonical_json
-from rmq_store.commit.positions import Positions, grp_id, off_id, pas_id
+from rmq_store.commit.positions import Positions, QueueRange, grp_id, off_id, pas_id
 from rmq_store.consumer.replay_name import replay_group, replayed_group
 from rmq_store.errors import WrongUse
 from rmq_store.filter.subscription import SubscriptionData
 from rmq_store.message.message import MessageQueue
 from rmq_store.settings.settings import GroupSettings, Settings
 from rmq_store.utils.times import format_time
-from rmq_store.window.consume_request import ConsumeRequest, Scope
+from rmq_store.window.consume_request import BOUNDS, ConsumeRequest, Scope, bounds_of, bounds_parameter
 
 
 def refuse_replay(act: str, group: str) -> None:
@@ -100,6 +101,16 @@ class Attempt:
     begun: Ctl | None = None
     """The commit that began it, None: it is still to be made."""
 
+    def extended(self, late: Sequence[QueueRange]) -> Attempt:
+        """With what was stored in the time of the replay since: ``late``, behind the bounds. A queue in which the replay had
+        nothing begins there."""
+        begins = {range_.queue: range_.begin for range_ in late if not self._has(range_.queue)}
+        ends = {range_.queue: range_.end for range_ in late}
+        return replace(self, starts=self.starts | begins, bounds=self.bounds | ends)
+
+    def _has(self, queue: MessageQueue) -> bool:
+        return self.starts.get(queue) != self.bounds.get(queue)
+
 
 def first_window(name: str, commits: Sequence[Ctl]) -> Ctl:
     """The first window of a replay. Raises WrongUse for a group without one in this shard."""
@@ -109,9 +120,16 @@ def first_window(name: str, commits: Sequence[Ctl]) -> Ctl:
     raise WrongUse(f"{name} has replayed nothing here: give the group name that 'rmq replay' printed")
 
 
+def newest_bounds(name: str, commits: Sequence[Ctl]) -> dict[MessageQueue, int]:
+    """Where the newest attempt of a replay ends, by queue. ``commits``: those of the replay group in this shard, oldest first.
+    Raises as ``first_window``."""
+    begun = [ctl for ctl in commits if ctl.action is Action.REPLAY and ctl.parameter(BOUNDS)]
+    return bounds_of(begun[-1] if begun else first_window(name, commits))
+
+
 def next_attempt(name: str, request: ConsumeRequest, commits: Sequence[Ctl]) -> Attempt:
-    """The attempt of the request: the one that it began before, else the next. ``commits``: those of the replay group in this
-    shard, oldest first.
+    """The attempt of the request: the one that it began before, else the next, which repeats the newest one. ``commits``: those
+    of the replay group in this shard, oldest first.
 
     Raises WrongUse for a missing reason, a group without a replay in this shard, or an earlier attempt that is not finished.
     """
@@ -128,9 +146,14 @@ def next_attempt(name: str, request: ConsumeRequest, commits: Sequence[Ctl]) -> 
             "before you begin another one"
         )
     number = (begun.index(of_request) if of_request else len(begun)) + 2
-    of_first = [consumed.range for c in windows if c.request_id == first.request_id for consumed in c.consumed]
-    starts = {range_.queue: range_.begin for range_ in reversed(of_first)}  # a queue may have come with a later part
-    bounds = {range_.queue: range_.end for range_ in of_first}  # the last part of a queue reached its end
+    known = of_request or newest
+    if known.action is Action.REPLAY and known.parameter(BOUNDS):
+        starts, bounds = {move.queue: move.to_offset for move in known.moved}, bounds_of(known)
+    else:  # the first attempt, and those that earlier versions have begun, which repeat it
+        of_first = [consumed.range for c in windows if c.request_id == first.request_id for consumed in c.consumed]
+        # A queue may have come with a later part.
+        starts = {range_.queue: range_.begin for range_ in reversed(of_first)}
+        bounds = {range_.queue: range_.end for range_ in of_first}  # the last part of a queue reached its end
     if bounds == starts:
         raise WrongUse(f"{name} had no messages to replay: another attempt would do nothing")
     return Attempt(number, first.parameter("topic"), starts, bounds, of_request)
@@ -139,7 +162,8 @@ def next_attempt(name: str, request: ConsumeRequest, commits: Sequence[Ctl]) -> 
 def attempt_proposal(
     commit_id: str, name: str, attempt: Attempt, request: ConsumeRequest, positions: Positions
 ) -> Proposal:
-    """The commit that begins an attempt: it moves the replay's offsets back to its start and raises its epoch."""
+    """The commit that begins an attempt: it moves the replay's offsets back to its start, raises its epoch and records where it
+    ends."""
     grp = grp_id(name)
     epoch = (positions.get(grp) or 0) + 1
     moves = tuple(
@@ -159,7 +183,9 @@ def attempt_proposal(
         request_id=request.request_id,
         group=name,
         epoch=epoch,
-        parameters=canonical_json({"attempt": attempt.number, "topic": attempt.topic}),
+        parameters=canonical_json(
+            {"attempt": attempt.number, "topic": attempt.topic, BOUNDS: bounds_parameter(attempt.bounds)}
+        ),
         moved=moves,
     )
     return Proposal(ctl, expect, advance)

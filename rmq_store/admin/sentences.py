@@ -30,6 +30,14 @@ def window_sentence(answer: Answer) -> str:
     return _before(answer) + "; ".join(parts) + _warnings([answer])
 
 
+def late_sentence(messages: int) -> str:
+    """That the interval of a backfill has so many messages that its replay has not, and what to do about it."""
+    return (
+        f"the interval has {_messages(messages)} more than were replayed, stored here since: backfill it again with a new "
+        "reason in 'reprocess', which replays all of it once more"
+    )
+
+
 def finish_sentence(answer: Answer) -> str:
     """The rounds of retries that end a replay."""
     if not answer["rounds"]:

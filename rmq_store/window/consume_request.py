@@ -64,8 +64,8 @@ class Scope:
     retries_only: bool = False
     """It reads only the retries of the group: the follow-up of a replay, or ``only_retries``."""
     bounds: Mapping[MessageQueue, int] | None = None
-    """Where the request ends, by queue, if that was chosen before: a further attempt of a replay ends where the first one did,
-    and a replay that was shown where the dry run did. Other queues are not read."""
+    """Where the request ends, by queue, if that was chosen before: a further attempt of a replay ends where the commit that
+    began it says, and a replay that was shown where the dry run did. Other queues are not read."""
 
 
 LIVE = Scope()
@@ -97,8 +97,15 @@ def identity_parameters(request: ConsumeRequest) -> dict[str, Any]:
     return parameters | {name: value for name, value in request.parameters.items() if name in _IDENTITY}
 
 
-def bounds_of(first_part: Ctl) -> dict[MessageQueue, int]:
-    """The bounds of a request, as its part 1 recorded them: per queue the offset before which it ends."""
-    return {
-        MessageQueue(topic, broker, queue_id): end for topic, broker, queue_id, end in first_part.parameter("bounds")
-    }
+BOUNDS = "bounds"
+"""The parameter of a request's part 1, and of the commit that begins an attempt of a replay, with its bounds."""
+
+
+def bounds_of(commit: Ctl) -> dict[MessageQueue, int]:
+    """The bounds that a commit has recorded: per queue the offset before which the request, or the attempt, ends."""
+    return {MessageQueue(topic, broker, queue_id): end for topic, broker, queue_id, end in commit.parameter(BOUNDS)}
+
+
+def bounds_parameter(bounds: Mapping[MessageQueue, int]) -> list[list[str | int]]:
+    """The value of ``BOUNDS``."""
+    return [[queue.topic, queue.broker_name, queue.queue_id, end] for queue, end in sorted(bounds.items())]

@@ -37,11 +37,13 @@ from rmq_store.message.message_const import retry_topic
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.utils.times import format_time
 from rmq_store.window.consume_request import (
+    BOUNDS,
     LIVE,
     RETRIES_ONLY,
     ConsumeRequest,
     Scope,
     bounds_of,
+    bounds_parameter,
     identity_parameters,
     messages_remaining,
 )
@@ -566,7 +568,7 @@ def request_parameters(
     if request.client_id is not None:
         parameters |= {"client_id": request.client_id, "client_ids": sort_client_ids(set(request.client_ids))}
     if plan.part == 1:
-        parameters["bounds"] = [[q.topic, q.broker_name, q.queue_id, end] for q, end in sorted(plan.bounds.items())]
+        parameters[BOUNDS] = bounds_parameter(plan.bounds)
     if plan.elsewhere is not None:
         parameters[STARTS_ELSEWHERE] = starts_parameter(plan.elsewhere)
     if keys is not None:

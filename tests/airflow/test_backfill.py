@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.store import LakeStore
-from tests.airflow.conftest import CONSUME, WARNINGS_OF_AIRFLOW
+from rmq_store.utils.host import epoch_ms
+from tests.airflow.conftest import CONSUME, WARNINGS_OF_AIRFLOW, run_note
+from tests.contract.engines import LakeWorld
+from tests.contract.world import HOUR, NOON, orders, several
 
 pytestmark = [pytest.mark.filterwarnings(ignored) for ignored in WARNINGS_OF_AIRFLOW]
 
@@ -106,3 +110,28 @@ def test_a_backfill_with_a_bound_is_refused(deployed: LakeStore, run: Run, as_ba
     end, _ = newest_interval(deployed)
     result = run(CONSUME, {"max_messages": 5}, logical_date=end, run_after=end)
     assert (result["state"], result["plan"]) == ("failed", "failed")
+
+
+def test_messages_that_were_imported_after_the_replay_are_named_and_are_in_the_next_attempt(
+    tmp_path: Path, run: Run, as_backfill: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, queue, messages = LakeWorld(tmp_path), orders(0, "PaymentFlow"), several(9, step_ms=60_000)
+    monkeypatch.setenv("RMQ_ROOT", str(tmp_path))
+    world.clock.now_ms = epoch_ms()  # that of the tasks
+    end = datetime.fromtimestamp((NOON - HOUR) / 1000, UTC) + timedelta(minutes=10)
+    world.fill(queue, messages[:4])
+    first = run(CONSUME, logical_date=end, run_after=end)
+    assert [(one["status"], one["messages"], one["warnings"]) for one in first["consume"]] == [("committed", 4, [])]
+
+    world.fill(queue, messages[4:])
+    cleared = run(CONSUME, again=first["run"])
+    (answer,) = cleared["consume"]
+    assert (cleared["state"], answer["status"], answer["messages"]) == ("success", "already_committed", 4)
+    (warning,) = answer["warnings"]
+    assert warning.startswith("the interval has 5 messages more than were replayed")
+    assert warning in (run_note(cleared["run"]) or "")
+
+    late = run(CONSUME, {"reprocess": "late messages"}, again=first["run"])
+    assert [(one["status"], one["messages"], one["warnings"]) for one in late["consume"]] == [("committed", 9, [])]
+    same = run(CONSUME, {"reprocess": "late messages"}, again=first["run"])
+    assert [(one["status"], one["warnings"]) for one in same["consume"]] == [("already_committed", [])]

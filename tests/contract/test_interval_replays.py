@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,10 +12,12 @@ import pytest
 
 from rmq_store.admin.interval_replay import IntervalReplay
 from rmq_store.commit.ctl import Action
-from rmq_store.lake.admin.interval_replay import begin_interval
-from rmq_store.lake.admin.replay import has_messages
-from rmq_store.message.message import MessageExt
+from rmq_store.lake.admin.interval_replay import begin_interval, late_messages
+from rmq_store.lake.admin.replay import begin_attempt, has_messages
+from rmq_store.lake.audit.audit import audit
+from rmq_store.message.message import MessageExt, MessageQueue
 from rmq_store.window.consume import WindowReport
+from rmq_store.window.consume_request import ConsumeRequest
 from tests.contract.engines import LakeWorld
 from tests.contract.world import (
     ANA,
@@ -161,3 +164,80 @@ def test_an_interval_without_messages_has_no_work_and_one_that_was_replayed_has(
     whole(world, interval(2, 4))
     assert has_work(interval(2, 4))
     assert {ctl.group for ctl in world.ctls() if "replay" in (ctl.group or "")} == {interval(2, 4).name(BOTH)}
+
+
+# --- messages that are imported into an interval later ---------------------------------------------------------------
+
+
+@pytest.fixture
+def early(tmp_path: Path) -> LakeWorld:
+    """An early copy of a broker, with its messages up to minute 4; [2, 8) was replayed."""
+    world = LakeWorld(tmp_path)
+    world.fill(orders(0), several(5, step_ms=MINUTE))
+    world.fill(orders(1), several(1, step_ms=MINUTE))
+    assert consumed_by(whole(world, interval(2, 8))) == {orders(0): (2, 5)}
+    return world
+
+
+def import_rest(world: LakeWorld) -> None:
+    """Of two queues what came since, and a queue and a topic that are new."""
+    world.fill(orders(0), several(9, step_ms=MINUTE)[5:])
+    world.fill(orders(1), several(9, step_ms=MINUTE)[1:])
+    world.fill(orders(2), several(9, step_ms=MINUTE))
+    world.fill(orders(0, "Payments"), several(4, step_ms=MINUTE))
+
+
+def consumed_by(reports: Sequence[WindowReport]) -> dict[MessageQueue, tuple[int, int]]:
+    """Per queue from where to where the windows have read."""
+    ranges = [consumed.range for report in reports for consumed in report.consumed if len(consumed.range)]
+    return {
+        queue: (min(r.begin for r in ranges if r.queue == queue), max(r.end for r in ranges if r.queue == queue))
+        for queue in {range_.queue for range_ in ranges}
+    }
+
+
+WHOLE = {orders(0): (2, 8), orders(1): (2, 8), orders(2): (2, 8), orders(0, "Payments"): (2, 4)}
+
+
+def test_what_was_imported_into_an_interval_later_is_counted_and_is_in_its_next_attempt(early: LakeWorld) -> None:
+    again = interval(2, 8, "late messages")
+    assert late_messages(early.shard, BOTH, interval(2, 8)) == 0
+    import_rest(early)
+    cleared = whole(early, interval(2, 8))
+    assert [report.status for report in cleared] == ["already_committed"]
+    assert late_messages(early.shard, BOTH, interval(2, 8)) == 3 + 6 + 6 + 2
+
+    reports = whole(early, again)
+    assert consumed_by(reports) == WHOLE
+    assert sum(sum(counts(report).values()) for report in reports) == 6 + 6 + 6 + 2
+    assert [late_messages(early.shard, BOTH, one) for one in (again, interval(2, 8))] == [0, 0]
+    assert [report.status for report in whole(early, again)] == ["already_committed"]
+    assert consumed_by(whole(early, interval(2, 8, "once more"))) == WHOLE
+    assert audit(early.store) == []
+
+
+@pytest.mark.parametrize("windows", [0, 1])
+def test_an_attempt_of_an_interval_keeps_its_range_from_its_begin_on(early: LakeWorld, windows: int) -> None:
+    """Also where its process was killed before its first window."""
+    again = interval(2, 8, "late messages")
+    early.fill(orders(0), several(9, step_ms=MINUTE)[5:7])
+    begin_interval(early.shard, BOTH, again, early.host)
+    reports = [window(early, again) for _ in range(windows)]
+    early.fill(orders(0), several(9, step_ms=MINUTE)[7:])
+    early.fill(orders(1), several(9, step_ms=MINUTE)[1:])
+    assert consumed_by([*reports, *whole(early, again)]) == {orders(0): (2, 7)}
+    assert late_messages(early.shard, BOTH, again) == 1 + 6
+
+
+def test_an_attempt_by_the_name_of_the_replay_group_repeats_the_attempt_before(early: LakeWorld) -> None:
+    import_rest(early)
+    whole(early, interval(2, 8, "late messages"))
+    early.fill(orders(3), several(9, step_ms=MINUTE))
+    name = interval(2, 8).name(BOTH)
+    request = ConsumeRequest(f"{DAY}-by-name", ANA, "again")
+    arguments = begin_attempt(early.shard, replace(BOTH, name=name), request, early.host)
+    reports: list[WindowReport] = []
+    while not reports or not reports[-1].is_last:
+        with listening(succeed):
+            reports.append(early.consume_window(arguments[0], arguments[1], early.another_host(), arguments[2]))
+    assert consumed_by(reports) == WHOLE

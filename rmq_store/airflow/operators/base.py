@@ -196,11 +196,13 @@ class RmqOperator(BaseOperator):
         engine: str | None,
         *,
         replay_of: str | None = None,
+        warnings: Sequence[str] = (),
     ) -> Answer:
         """Consume in the shard until the request is complete, and return the sum of the windows, which is also logged and
         in the note of the run, and whose offsets are in an event.
 
         :param replay_of: The group that the replay group ``group`` replays; it is in the answer.
+        :param warnings: What else is to be in the answer's warnings, and in the note of the run.
         """
         from rmq_store.lake.window.consumption import Consumption, queue_rows
         from rmq_store.lake.window.window import consume_window
@@ -221,9 +223,12 @@ class RmqOperator(BaseOperator):
             )
             consumption = Consumption.of(window, lambda report: self.log_line(window_line(report)))
         replay = {"replay_of": replay_of} if replay_of else {}
-        answer = self.consumed_by_run = self.logged(consumption.summary() | replay)
+        summary = consumption.summary()
+        sentence = "; ".join([window_sentence(summary), *warnings])
+        summary["warnings"] += warnings
+        answer = self.consumed_by_run = self.logged(summary | replay)
         self.log_queues(*queue_rows([consumption]))
-        self.note(context, f"{group.name} in {shard.name}: {window_sentence(answer)}")
+        self.note(context, f"{group.name} in {shard.name}: {sentence}")
         self.report_offsets(context, replay_of or group.name, [answer])
         return answer
 

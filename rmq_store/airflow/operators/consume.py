@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from rmq_store.admin.dag_params import Until, consume_request, interval_replay
 from rmq_store.admin.interval_replay import IntervalReplay
-from rmq_store.admin.sentences import planned_sentence
+from rmq_store.admin.sentences import late_sentence, planned_sentence
 from rmq_store.airflow.arguments import check_constants, check_optional_texts, check_texts
 from rmq_store.airflow.assets import OFFSETS_COMMITTED, REPORTED, report_offsets, retries_asset
 from rmq_store.airflow.links.console import RmqGroupLink, RmqNewDeadLettersLink, RmqWindowLink
@@ -184,7 +184,7 @@ class RmqConsumeWindowOperator(ReportsOffsets, RmqConsumeOperator):
 
     def act(self, context: Context) -> Answer:
         """Return the sum of the windows."""
-        from rmq_store.lake.admin.interval_replay import begin_interval
+        from rmq_store.lake.admin.interval_replay import begin_interval, late_messages
 
         deployment, interval = self.hook.deployment, self.interval(context)
         live = deployment.settings().group(self.group)
@@ -193,7 +193,11 @@ class RmqConsumeWindowOperator(ReportsOffsets, RmqConsumeOperator):
         if interval is None:
             return self.consumed(context, store, shard, live, *self.scoped(context), self.engine)
         group, request, scope = begin_interval(shard, live, interval, Host())
-        return self.consumed(context, store, shard, group, request, scope, self.engine, replay_of=live.name)
+        late = late_messages(shard, live, interval)
+        warnings = [late_sentence(late)] if late else []
+        return self.consumed(
+            context, store, shard, group, request, scope, self.engine, replay_of=live.name, warnings=warnings
+        )
 
 
 class RmqConsumePlannedOperator(RmqOperator):

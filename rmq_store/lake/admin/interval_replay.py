@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from rmq_store.admin.interval_replay import IntervalReplay
-from rmq_store.admin.replay import first_window
+from rmq_store.admin.replay import first_window, newest_bounds
 from rmq_store.commit.ctl import Action
-from rmq_store.commit.positions import grp_id
-from rmq_store.lake.admin.replay import begin_attempt, check_attempt
+from rmq_store.consumer.pull import cover
+from rmq_store.lake.admin.replay import begin_attempt, check_attempt, late_ranges
+from rmq_store.lake.read.segments import segments_of
 from rmq_store.lake.table.shard import Shard
+from rmq_store.lake.window.consumption import has_windows
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.utils.host import Host
 from rmq_store.window.consume_request import ConsumeRequest, Scope
@@ -21,13 +23,14 @@ def begin_interval(
 ) -> tuple[GroupSettings, ConsumeRequest, Scope]:
     """The arguments of ``consume_window``, to be called until its report is complete.
 
-    With ``reprocess`` another attempt begins, unless this reason began one before; where the interval was not replayed yet,
-    it is the first one. Raises WrongUse (see ``next_attempt``) and the errors of ``commit``.
+    With ``reprocess`` another attempt begins, unless this reason began one before: of what the interval has then, also what was
+    imported since. Where the interval was not replayed yet, it is the first one. Raises WrongUse (see ``next_attempt``) and the
+    errors of ``commit``.
     """
     shard.commitlog.refresh()
     if not _is_another_attempt(shard, group, interval):
         return interval.arguments(group)
-    return begin_attempt(shard, *_attempt(group, interval), host)
+    return begin_attempt(shard, *_attempt(group, interval), host, interval.from_ms)
 
 
 def check_interval(shards: Sequence[Shard], group: GroupSettings, interval: IntervalReplay, host: Host) -> None:
@@ -35,14 +38,26 @@ def check_interval(shards: Sequence[Shard], group: GroupSettings, interval: Inte
     only."""
     for shard in shards:
         shard.commitlog.refresh()
-    check_attempt(
-        [one for one in shards if _is_another_attempt(one, group, interval)], *_attempt(group, interval), host
-    )
+    begin = [one for one in shards if _is_another_attempt(one, group, interval)]
+    check_attempt(begin, *_attempt(group, interval), host, interval.from_ms)
+
+
+def late_messages(shard: Shard, group: GroupSettings, interval: IntervalReplay) -> int:
+    """How many messages the interval has in the shard that came after the newest attempt of its replay was bounded; 0 where it
+    was not replayed yet. Reads only."""
+    shard.commitlog.refresh()
+    name = interval.name(group)
+    if not has_windows(shard, name):
+        return 0
+    bounds = newest_bounds(name, shard.ctls_since(0, group=name))
+    late = late_ranges(shard, group, bounds, interval.from_ms, interval.until_ms)
+    segments = segments_of(shard, late)
+    return sum(len(slice_) for range_ in late for slice_ in cover(range_, segments.get(range_.queue, ()))[0])
 
 
 def _is_another_attempt(shard: Shard, group: GroupSettings, interval: IntervalReplay) -> bool:
     name, request = interval.name(group), interval.request()
-    if not interval.reprocess or shard.positions().get(grp_id(name)) is None:
+    if not interval.reprocess or not has_windows(shard, name):
         return False
     windows = shard.ctls_since(0, group=name, action=Action.CONSUME)
     return first_window(name, windows).request_id != request.request_id

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rmq_store.admin.replay import as_attempt, attempt_proposal, next_attempt
 from rmq_store.commit.ctl import Proposal
+from rmq_store.commit.positions import QueueRange
 from rmq_store.lake.commit.commit import commit
 from rmq_store.lake.commit.dispatch import follow_up
+from rmq_store.lake.read.time_search import search_offsets
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.consumption import has_windows, shards_of, shards_with_windows
 from rmq_store.lake.window.dry_run import plan_request
 from rmq_store.lake.window.plan import ShardLookup
 from rmq_store.lake.window.range_notes import notes_of_times
+from rmq_store.message.message import MessageQueue
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.utils.host import Host
 from rmq_store.window.consume_request import ConsumeRequest, Scope
@@ -69,10 +72,24 @@ def has_messages(shard: Shard, group: GroupSettings, request: ConsumeRequest, ho
     return any(len(planned.range) for planned in ranges)
 
 
+def late_ranges(
+    shard: Shard, group: GroupSettings, bounds: Mapping[MessageQueue, int], from_ms: int, until_ms: int
+) -> list[QueueRange]:
+    """What the topics of a group have in ``[from_ms, until_ms)`` (UTC ms) behind the bounds of a replay of that time, by queue;
+    of a queue without a bound all."""
+    positions = shard.positions()
+    queues = [queue for subscription in group.subscriptions for queue in positions.queues_of(subscription.topic)]
+    begins, ends = (search_offsets(shard, positions, queues, time_ms) for time_ms in (from_ms, until_ms))
+    late = {queue: max(begins[queue], bounds.get(queue, 0)) for queue in queues}
+    return [QueueRange(queue, begin, ends[queue]) for queue, begin in late.items() if begin < ends[queue]]
+
+
 def begin_attempt(
-    shard: Shard, group: GroupSettings, request: ConsumeRequest, host: Host
+    shard: Shard, group: GroupSettings, request: ConsumeRequest, host: Host, from_ms: int | None = None
 ) -> tuple[GroupSettings, ConsumeRequest, Scope]:
     """Begin another attempt of a replay, unless this request did so before. ``group``: the replay group's settings.
+    ``from_ms``: the replay is of ``[from_ms, request.until_ms)`` (UTC ms), and the attempt also reads what has come into that
+    since.
 
     Returns the arguments of ``consume_window``, to be called until its report is complete. ``request.reason`` is needed.
     Raises WrongUse (see ``next_attempt``), before it is begun the errors of planning its first window, and those of
@@ -80,7 +97,7 @@ def begin_attempt(
     """
     started_ms = host.now_ms()
     shard.commitlog.refresh()
-    arguments, proposal = _attempt(shard, group, request, host)
+    arguments, proposal = _attempt(shard, group, request, host, from_ms)
     if proposal is not None:
         _refuse_unreadable(shard, arguments, proposal, host)
         commit(shard, proposal, host, started_ms=started_ms)
@@ -88,12 +105,14 @@ def begin_attempt(
     return arguments
 
 
-def check_attempt(shards: Sequence[Shard], group: GroupSettings, request: ConsumeRequest, host: Host) -> None:
+def check_attempt(
+    shards: Sequence[Shard], group: GroupSettings, request: ConsumeRequest, host: Host, from_ms: int | None = None
+) -> None:
     """Raise as ``begin_attempt`` would in any of these shards where the attempt has not begun: so none begins it before one
     that refuses it. Reads only."""
     for shard in shards:
         shard.commitlog.refresh()
-        arguments, proposal = _attempt(shard, group, request, host)
+        arguments, proposal = _attempt(shard, group, request, host, from_ms)
         if proposal is not None:
             _refuse_unreadable(shard, arguments, proposal, host)
 
@@ -121,10 +140,12 @@ def plan_attempt(
 
 
 def _attempt(
-    shard: Shard, group: GroupSettings, request: ConsumeRequest, host: Host
+    shard: Shard, group: GroupSettings, request: ConsumeRequest, host: Host, from_ms: int | None = None
 ) -> tuple[tuple[GroupSettings, ConsumeRequest, Scope], Proposal | None]:
     """The arguments of the attempt's windows, and the commit that begins it; None: it has begun."""
     attempt = next_attempt(group.name, request, shard.ctls_since(0, group=group.name))
+    if attempt.begun is None and from_ms is not None and request.until_ms is not None:
+        attempt = attempt.extended(late_ranges(shard, group, attempt.bounds, from_ms, request.until_ms))
     arguments = as_attempt(group, attempt, request)
     if attempt.begun is not None:
         return arguments, None
