@@ -98,6 +98,19 @@ class Preview(NamedTuple):
         named = [run.dag_id, run.run_id, run.run_after.isoformat(), run.conf or {}, self.facts, self.nothing_to_do]
         return sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()
 
+    def check_place(self, now: Mapping[str, Any]) -> None:
+        """Raise WrongUse where a task is about to act on another store or group than was shown, with or without an approval.
+
+        :param now: The task's ``act_facts``.
+        """
+        place = {name: now[name] for name in _PLACE}
+        if self.facts and (different := differences(self.facts, place)):
+            raise WrongUse(
+                f"what was shown is not what this task would do now: shown was {shortened(different, _LONGEST_DIFFERENCE)}. "
+                "Nothing was done: clear the task that showed it with its downstream tasks, or trigger a new run. Both must "
+                "have the same group and request_name, and connections of the same store"
+            )
+
     def check(self, now: Mapping[str, Any], *, is_committed: bool = False) -> None:
         """Raise WrongUse where a task is about to do something else than was approved.
 
@@ -193,6 +206,9 @@ def _record(context: Context, extra: Answer) -> None:
     report(context, previews_asset(context["ti"].dag_id), extra)
 
 
+_PLACE = ("store", "group")
+"""What a task and the one that showed it have in common, also without an approval: a time such as "an hour ago" is another one
+by now, and the offsets that were shown hold for it."""
 _SEAL = "seal"
 _CLOCKS = timedelta(hours=1)
 """How far the clocks of Airflow's hosts may differ."""

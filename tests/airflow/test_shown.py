@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import rmq_store
 from rmq_store.errors import WrongUse
 from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.store import LakeStore
@@ -57,6 +60,80 @@ def test_messages_and_queues_that_came_in_between_are_left_out(deployed: LakeSto
     assert moved["moves"] == shown["moves"] == [[f"broker-a:{queue_id}", None, 225] for queue_id in range(4)]
     (reset,) = query(deployed, "SELECT parameters FROM operator_actions WHERE action = 'reset'").to_pylist()
     assert '"to":"max"' in reset["parameters"]
+
+
+EXCHANGED = """
+import os
+from airflow.sdk import DAG, task
+from rmq_store.airflow.operators.replay import RmqFinishReplayOperator, RmqPlanReplayOperator, RmqReplayOperator
+from rmq_store.airflow.operators.reset import RmqResetOffsetOperator
+from rmq_store.airflow.operators.undo import RmqUndoOperator
+
+@task
+def exchange():
+    os.environ["RMQ_ROOT"] += "-b"
+
+with DAG("others"):
+    replay = {"group": "payments", "topic": "PaymentFlow", "since": "2000-01-01T00:00:00Z"}
+    reset = {"group": "payments", "topic": "PaymentFlow", "to": "min", "reason": "r"}
+    undo = {"group": "payments", "reason": "r"}
+    shows = [
+        RmqPlanReplayOperator(task_id="plan", **replay),
+        RmqResetOffsetOperator(task_id="show_reset", dry_run=True, **reset),
+        RmqUndoOperator(task_id="show_undo", dry_run=True, **undo),
+    ]
+    finish = RmqFinishReplayOperator(task_id="finish", preview="plan", **replay)
+    finish >> RmqReplayOperator(  # the other way round its retries would be waited for
+        task_id="again", shard="broker-a", preview="plan", trigger_rule="all_done", **replay
+    )
+    shows >> exchange() >> [
+        finish,
+        RmqResetOffsetOperator(task_id="move", dry_run=False, preview="show_reset", **reset),
+        RmqUndoOperator(task_id="take_back", dry_run=False, preview="show_undo", **undo),
+    ]
+"""
+
+
+def test_what_was_shown_of_a_store_is_not_done_in_another_one(
+    deployed: LakeStore,
+    run: Callable[..., dict[str, Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Also without an approval, where the root of the connection is another one by now."""
+    root = deployed.root.location
+    run("rmq_reset_offset", {"group": "payments", "topic": "PaymentFlow", "to": "max", "reason": "r", "dry_run": False})
+    subprocess.run(["cp", "-r", root, f"{root}-b"], check=True)
+    monkeypatch.setenv("RMQ_ROOT", root)  # the task changes it
+    tasks = {task.task_id: str(task.state) for task in dag_of(EXCHANGED, tmp_path).test().get_task_instances()}
+    acts = ("again", "finish", "move", "take_back")
+    assert [tasks[name] for name in acts] == ["failed"] * 4
+    other = f"shown was store {root} ({deployed.store_id}); now store {root}-b ({deployed.store_id}). "
+    assert capsys.readouterr().out.count(f"{other}Nothing was done: clear") == 4
+    for place in (root, f"{root}-b"):
+        store = rmq_store.open_store(place)
+        assert store.query("SELECT action FROM operator_actions")["action"].to_pylist() == ["reset"]
+        assert store.query("SELECT * FROM windows").num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("now", "differs"),
+    [
+        ({"store": "/s (1)", "group": "a", "reason": "other", "from_ms": 2_000}, ""),
+        ({"store": "/s (2)", "group": "a"}, "store /s (1); now store /s (2)"),
+        ({"store": "/s (1)", "group": "b"}, "group a; now group b"),
+    ],
+)
+def test_what_was_shown_is_of_the_same_store_and_group(
+    airflow_home: AirflowHome, now: dict[str, Any], differs: str
+) -> None:
+    from rmq_store.airflow.preview import Preview
+
+    shown = Preview({"store": "/s (1)", "group": "a", "reason": "r", "from_ms": 1_000})
+    Preview({}).check_place(now)
+    with pytest.raises(WrongUse, match=re.escape(f"shown was {differs}. ")) if differs else nullcontext():
+        shown.check_place(now)
 
 
 @pytest.mark.parametrize(

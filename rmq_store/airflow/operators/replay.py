@@ -242,6 +242,7 @@ class RmqReplayOperator(ReportsOffsets, RmqReplayBaseOperator):
             raise WrongUse(f"nothing was shown to replay: {shown.nothing_to_do}. Nothing was done")
         replay, store = self.replay(context), self.hook.deployment.open_store()
         group, request, scope, is_new_attempt = replay
+        shown.check_place(self.act_facts(store, "replay", group.name))
         (shard,) = store.shards(self.shard)
         topics = [*(subscription.topic for subscription in group.subscriptions), retry_topic(group.name)]
         starts, bounds = (shown.offsets(shard, topics, name) for name in ("starts", "offsets"))
@@ -355,6 +356,7 @@ class RmqFinishReplayOperator(RmqReplayBaseOperator):
         live = replayed_group(group.name)
         self.hook.deployment.find_listeners()
         store, answers = self.hook.deployment.open_store(), list[Answer]()
+        shown.check_place(self.act_facts(store, "replay", group.name))
         for number in count(1):
             first = replay.request
             request = ConsumeRequest(f"{first.request_id}/retries-{number}", first.actor, first.reason)

@@ -91,10 +91,11 @@ class RmqResetOffsetOperator(RecordsPreviews, RmqOperator):
         request = reset_request(self.run_facts(context), values)
         deployment, host = self.hook.deployment, Host()
         store, settings = deployment.open_store(), deployment.optional_settings()
+        preview = self.shown(context, self.preview_task)
+        preview.check_place(self.act_facts(store, "reset", request.group))
         check_group(store, request.group, settings)
         every = store.shards()
         shards = shards_with_queues(every, request.topic, request.queues)
-        preview = self.shown(context, self.preview_task)
         shown = {shard.name: preview.offsets(shard, [request.topic]) for shard, _ in shards}
         facts = self.act_facts(
             store,

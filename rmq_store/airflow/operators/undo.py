@@ -83,6 +83,7 @@ class RmqUndoOperator(RecordsPreviews, RmqOperator):
         )
         run, deployment, host = self.run_facts(context), self.hook.deployment, Host()
         store, settings = deployment.open_store(), deployment.optional_settings()
+        shown.check_place(self.act_facts(store, "undo", params.group))
         check_group(store, params.group, settings)
         every = store.shards()
         shards = every if params.shard is None else shards_named(store, params.shard, every)
