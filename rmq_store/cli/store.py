@@ -233,6 +233,9 @@ def cutover(
     also when the broker was killed before it recorded that. First stop the broker and import once more: afterwards
     nothing can be imported from it, until 'rmq hand-back' ends the cut-over.
 
+    A window of a group reads the queues of all brokers that were imported. Where the group has queues at several of them,
+    cut all of these over before it consumes here: one that was not still gives it the same messages.
+
     Pop is not supported here. Where groups of the broker have popped messages and not acked them, the cut-over is refused
     unless --leave-popped is given.
     """
