@@ -1088,3 +1088,22 @@ def test_a_salvage_that_leaves_out_the_first_message_of_an_empty_queue_records_t
     stopped = broker.rmq("consume", "--group", "g")
     assert "lost in a salvage, or removed on the broker" in stopped.err
     assert broker.rmq.json("audit")["audit"] == []
+
+
+def test_the_gap_of_a_salvage_is_recorded_also_where_the_queue_goes_on_in_a_later_import(broker: Broker) -> None:
+    broker.sends(*sent("u", 0, 2, "U"))
+    broker.imported(offsets={"T@g": 0})
+    broker.sends(*sent("a", 0, 2), *sent("u", 2, 3, "U"))
+
+    def imports(*options: str) -> Any:
+        log = Path(broker.files(), "commitlog", f"{0:020}")
+        log.write_bytes(log.read_bytes().replace(b"a000", b"axxx").replace(b"a001", b"axxx"))
+        return broker.rmq("import-store", str(broker.folder), "--broker", "broker-a", *options)
+
+    assert imports("--salvage").exit_code == 0
+    broker.sends(*sent("a", 2, 3))
+    refused = imports()
+    assert (refused.exit_code, "no message at [0, 2), the log continues at 2" in refused.err) == (1, True)
+    gaps = json.loads(imports("--salvage", "--json").out)["queue_gaps"]
+    assert [(gap["topic"], gap["begin"], gap["end"]) for gap in gaps] == [("T", 0, 2)]
+    assert broker.rmq.json("audit")["audit"] == []

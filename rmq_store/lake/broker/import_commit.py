@@ -81,14 +81,22 @@ class ImportCommit:
 
 
 def import_commit(
-    job: ImportJob, part: PartOf, read: LogRead, configs: BrokerConfigs, before: Ctl | None, positions: Positions
+    job: ImportJob,
+    part: PartOf,
+    read: LogRead,
+    configs: BrokerConfigs,
+    before: Ctl | None,
+    positions: Positions,
+    *,
+    was_whole: bool = True,
 ) -> ImportCommit:
-    """The part as a commit. ``before``: the import that recorded the configuration last, None: there is none.
+    """The part as a commit. ``before``: the import that recorded the configuration last, None: there is none. ``was_whole``: no
+    earlier part or import has left out anything of the log.
 
     Raises BadData when a queue's offsets overlap the imported ones, or leave a gap and this is not a salvage.
     """
     skipped = _skipped(read, positions.get(import_id(job.broker_name)))
-    advance, gaps = _queue_positions(job, positions, read, is_whole=not skipped)
+    advance, gaps = _queue_positions(job, positions, read, is_whole=was_whole and not skipped)
     unlisted: dict[str, int] = {}
     if read.is_last:
         advance |= _without_messages(job, positions, read, configs, advance)

@@ -69,6 +69,7 @@ from rmq_store.lake.table.imports import (
     last_records_of,
     names_of_log,
     queues_without_entries,
+    salvaged_to,
 )
 from rmq_store.lake.table.imports import generations as recorded_generations
 from rmq_store.lake.table.object_store import Root
@@ -242,7 +243,8 @@ class _Import:
         earlier = with_levels_to_end(begun, recorded.observed) if recorded else ()
         configs = self._configs(cut, recorded, earlier, generations, ends)
         notes = configs.notes if read.note is None else (*configs.notes, read.note)
-        made = import_commit(job, part, read, configs, recorded, begun)
+        was_whole = not salvaged_to(shard, (*older, broker_name))
+        made = import_commit(job, part, read, configs, recorded, begun, was_whole=was_whole)
         if cut is not None:
             made = replace(made, advance={**cut.advance, **made.advance})
         before = last_import(shard, broker_name)
