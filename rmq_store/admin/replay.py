@@ -13,7 +13,7 @@ the epoch + 1, and a window of an earlier attempt cannot commit any more.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rmq_store.commit.ctl import Action, Ctl, Moved, Proposal, canonical_json
@@ -40,7 +40,7 @@ def refuse_replay(act: str, group: str) -> None:
 def group_settings(settings: Settings, name: str) -> tuple[GroupSettings, Scope]:
     """The settings of a group, or of a replay group's follow-up windows: its retries only."""
     base = replayed_group(name)
-    if base is not None and name not in {group.name for group in settings.groups}:
+    if base is not None and name not in {*(group.name for group in settings.groups), *settings.wrong}:
         return replace(settings.group(base), name=name), Scope(retries_only=True)
     return settings.group(name), Scope()
 
@@ -112,6 +112,10 @@ class Attempt:
         return self.starts.get(queue) != self.bounds.get(queue)
 
 
+Late = Callable[[Mapping[MessageQueue, int]], Sequence[QueueRange]]
+"""What has come into the time of a replay behind its bounds."""
+
+
 def first_window(name: str, commits: Sequence[Ctl]) -> Ctl:
     """The first window of a replay. Raises WrongUse for a group without one in this shard."""
     for ctl in commits:
@@ -123,13 +127,13 @@ def first_window(name: str, commits: Sequence[Ctl]) -> Ctl:
 def newest_bounds(name: str, commits: Sequence[Ctl]) -> dict[MessageQueue, int]:
     """Where the newest attempt of a replay ends, by queue. ``commits``: those of the replay group in this shard, oldest first.
     Raises as ``first_window``."""
-    begun = [ctl for ctl in commits if ctl.action is Action.REPLAY and ctl.parameter(BOUNDS)]
-    return bounds_of(begun[-1] if begun else first_window(name, commits))
+    begun = [ctl for ctl in commits if ctl.action is Action.REPLAY]
+    return bounds_of(begun[-1] if begun and begun[-1].parameter(BOUNDS) else first_window(name, commits))
 
 
-def next_attempt(name: str, request: ConsumeRequest, commits: Sequence[Ctl]) -> Attempt:
-    """The attempt of the request: the one that it began before, else the next, which repeats the newest one. ``commits``: those
-    of the replay group in this shard, oldest first.
+def next_attempt(name: str, request: ConsumeRequest, commits: Sequence[Ctl], late: Late = lambda _: ()) -> Attempt:
+    """The attempt of the request: the one that it began before, else the next, which repeats the newest one, with what came
+    ``late``. ``commits``: those of the replay group in this shard, oldest first.
 
     Raises WrongUse for a missing reason, a group without a replay in this shard, or an earlier attempt that is not finished.
     """
@@ -153,10 +157,15 @@ def next_attempt(name: str, request: ConsumeRequest, commits: Sequence[Ctl]) -> 
         of_first = [consumed.range for c in windows if c.request_id == first.request_id for consumed in c.consumed]
         # A queue may have come with a later part.
         starts = {range_.queue: range_.begin for range_ in reversed(of_first)}
-        bounds = {range_.queue: range_.end for range_ in of_first}  # the last part of a queue reached its end
-    if bounds == starts:
+        bounds = {range_.queue: range_.end for range_ in of_first}
+        if first.parameter("max_messages") is None:  # it may have ended earlier, at a message that blocks its queue
+            bounds = {queue: end for queue, end in bounds_of(first).items() if queue in starts}
+    attempt = Attempt(number, first.parameter("topic"), starts, bounds, of_request)
+    if of_request is None:
+        attempt = attempt.extended(late(bounds))
+    if attempt.bounds == attempt.starts:
         raise WrongUse(f"{name} had no messages to replay: another attempt would do nothing")
-    return Attempt(number, first.parameter("topic"), starts, bounds, of_request)
+    return attempt
 
 
 def attempt_proposal(

@@ -342,7 +342,8 @@ def _load_group(table: Mapping[str, Any]) -> tuple[GroupSettings | None, list[st
     if isinstance(values.get("name"), str) and (replayed := replayed_group(values["name"])):
         problems.append(
             f"name is that of a replay of {replayed}: retention would not wait for this group, and no command would move its "
-            "offsets. Give it another name, then 'rmq clone' its offsets"
+            "offsets. Give it another name, then 'rmq clone' its offsets. Retries that wait stay with the old name: "
+            f"'rmq consume --group {values['name']} --retries-only' consumes them where the settings have a group {replayed}"
         )
     for key, parse in _PARSERS.items():
         if values.get(key) is not None and not CHECKS[key](values[key]):

@@ -57,6 +57,21 @@ def test_another_attempt_reads_what_the_first_one_read_though_more_has_come(worl
 
 
 @story
+def test_another_attempt_reads_on_where_the_first_one_was_blocked(world: World) -> None:
+    """A message of an orderly group that fails blocks its queue, and ends the replay there."""
+    world.fill(orders(0), several(5))
+    ordered: dict[str, Any] = {"mode": "orderly", "consume_message_batch_max_size": 1}
+
+    def suspend(msgs: list[MessageExt], _: object) -> str:
+        return "SUSPEND_CURRENT_QUEUE_A_MOMENT" if msgs[0].queue_offset == 2 else "SUCCESS"
+
+    first = world.replay(group(**ordered), "Orders", NOON - HOUR, ConsumeRequest(FIRST, ANA), suspend)
+    assert (first.complete, consumed(first), len(first.blocked)) == (True, {orders(0): (0, 2)}, 1)
+    second = world.reprocess(NAME, f"{DAY}-r2", lambda msgs, context: "SUCCESS", **ordered)
+    assert (consumed(second), second.blocked) == ({orders(0): (0, 5)}, ())
+
+
+@story
 def test_an_attempt_is_asked_for_once_by_one_request(world: World) -> None:
     replayed(world)
     second = world.reprocess(NAME, f"{DAY}-r2")

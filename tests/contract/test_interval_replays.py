@@ -216,6 +216,52 @@ def test_what_was_imported_into_an_interval_later_is_counted_and_is_in_its_next_
     assert audit(early.store) == []
 
 
+def test_a_run_without_a_reason_replays_nothing_more_where_the_first_attempt_had_one(tmp_path: Path) -> None:
+    """Its part of the interval was empty when the others were replayed."""
+    world, reason = LakeWorld(tmp_path), interval(2, 8, "late messages")
+    world.fill(orders(0), several(5, step_ms=MINUTE))
+    world.fill(orders(1), several(1, step_ms=MINUTE))
+    assert consumed_by(whole(world, reason)) == {orders(0): (2, 5)}
+    import_rest(world)
+    assert [report.status for report in whole(world, interval(2, 8))] == ["already_committed"]
+    assert late_messages(world.shard, BOTH, interval(2, 8)) == 3 + 6 + 6 + 2
+    assert consumed_by(whole(world, interval(2, 8, "once more"))) == WHOLE
+    assert late_messages(world.shard, BOTH, interval(2, 8)) == 0
+
+
+def test_a_run_without_a_reason_finishes_a_first_attempt_that_had_one_under_its_request(tmp_path: Path) -> None:
+    world, reason = LakeWorld(tmp_path), interval(2, 8, "the listener is fixed")
+    world.fill(orders(0), several(9, step_ms=MINUTE))
+    assert not window(world, reason).is_last
+    assert consumed_by(whole(world, interval(2, 8))) == {orders(0): (4, 8)}
+    assert [report.status for report in whole(world, reason)] == ["already_committed"]
+    assert consumed_by(whole(world, interval(2, 8, "once more"))) == {orders(0): (2, 8)}
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_an_attempt_reads_on_where_the_first_one_was_blocked(tmp_path: Path, first: int) -> None:
+    """Of an orderly group, by the first message or by a later one; also what was imported since."""
+    world, ordered = (
+        LakeWorld(tmp_path),
+        replace(BOTH, mode="orderly", max_messages=None, consume_message_batch_max_size=1),
+    )
+    world.fill(orders(0), several(5, step_ms=MINUTE))
+
+    def reads(replayed: IntervalReplay, blocking: int | None = None) -> WindowReport:
+        def listen(msgs: list[MessageExt], _: object) -> str:
+            return "SUSPEND_CURRENT_QUEUE_A_MOMENT" if msgs[0].queue_offset == blocking else "SUCCESS"
+
+        arguments = begin_interval(world.shard, ordered, replayed, world.another_host())
+        with listening(listen):
+            return world.consume_window(arguments[0], arguments[1], world.another_host(), arguments[2])
+
+    blocked = reads(interval(2, 8), 2 + first)
+    assert (consumed_by([blocked]), len(blocked.blocked)) == ({orders(0): (2, 3)} if first else {}, 1)
+    assert consumed(reads(interval(2, 8, "fixed"))) == {orders(0): (2, 5)}
+    world.fill(orders(0), several(9, step_ms=MINUTE)[5:])
+    assert consumed(reads(interval(2, 8, "late"))) == {orders(0): (2, 8)}
+
+
 @pytest.mark.parametrize("windows", [0, 1])
 def test_an_attempt_of_an_interval_keeps_its_range_from_its_begin_on(early: LakeWorld, windows: int) -> None:
     """Also where its process was killed before its first window."""

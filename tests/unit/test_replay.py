@@ -73,3 +73,9 @@ def test_the_follow_up_of_a_replay_has_the_settings_of_its_group_and_reads_retri
     found, scope = group_settings(settings, name)
     assert (found.name, found.listener, scope) == (name, "some.module:listen", Scope(retries_only=True))
     assert group_settings(settings, "other-replay-0123456789") == (group("other-replay-0123456789"), LIVE)
+
+
+def test_a_group_that_the_settings_refuse_for_its_name_is_no_replay_of_another_one() -> None:
+    settings = Settings("consumers.toml", (group("other"),), {"other-replay-0123456789": ["name is that of a replay"]})
+    with pytest.raises(WrongUse, match="name is that of a replay"):
+        group_settings(settings, "other-replay-0123456789")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from rmq_store.admin.interval_replay import IntervalReplay
 from rmq_store.admin.replay import first_window, newest_bounds
-from rmq_store.commit.ctl import Action
+from rmq_store.commit.ctl import Action, Ctl
 from rmq_store.consumer.pull import cover
 from rmq_store.lake.admin.replay import begin_attempt, check_attempt, late_ranges
 from rmq_store.lake.read.segments import segments_of
@@ -24,12 +24,15 @@ def begin_interval(
     """The arguments of ``consume_window``, to be called until its report is complete.
 
     With ``reprocess`` another attempt begins, unless this reason began one before: of what the interval has then, also what was
-    imported since. Where the interval was not replayed yet, it is the first one. Raises WrongUse (see ``next_attempt``) and the
-    errors of ``commit``.
+    imported since. Where the interval was not replayed yet, it is the first one. Without ``reprocess`` no other one begins,
+    also not where the first one had a reason. Raises WrongUse (see ``next_attempt``) and the errors of ``commit``.
     """
     shard.commitlog.refresh()
-    if not _is_another_attempt(shard, group, interval):
+    first = _first_window(shard, group, interval)
+    if first is None or first.request_id == interval.request().request_id:
         return interval.arguments(group)
+    if not interval.reprocess:
+        return replace(interval, reprocess=first.reason).arguments(group)
     return begin_attempt(shard, *_attempt(group, interval), host, interval.from_ms)
 
 
@@ -56,11 +59,16 @@ def late_messages(shard: Shard, group: GroupSettings, interval: IntervalReplay) 
 
 
 def _is_another_attempt(shard: Shard, group: GroupSettings, interval: IntervalReplay) -> bool:
-    name, request = interval.name(group), interval.request()
-    if not interval.reprocess or not has_windows(shard, name):
-        return False
-    windows = shard.ctls_since(0, group=name, action=Action.CONSUME)
-    return first_window(name, windows).request_id != request.request_id
+    first = _first_window(shard, group, interval)
+    return bool(interval.reprocess and first and first.request_id != interval.request().request_id)
+
+
+def _first_window(shard: Shard, group: GroupSettings, interval: IntervalReplay) -> Ctl | None:
+    """That of the interval's replay in the shard; None: it was not replayed there yet."""
+    name = interval.name(group)
+    if not has_windows(shard, name):
+        return None
+    return first_window(name, shard.ctls_since(0, group=name, action=Action.CONSUME))
 
 
 def _attempt(group: GroupSettings, interval: IntervalReplay) -> tuple[GroupSettings, ConsumeRequest]:

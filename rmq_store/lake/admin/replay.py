@@ -143,9 +143,13 @@ def _attempt(
     shard: Shard, group: GroupSettings, request: ConsumeRequest, host: Host, from_ms: int | None = None
 ) -> tuple[tuple[GroupSettings, ConsumeRequest, Scope], Proposal | None]:
     """The arguments of the attempt's windows, and the commit that begins it; None: it has begun."""
-    attempt = next_attempt(group.name, request, shard.ctls_since(0, group=group.name))
-    if attempt.begun is None and from_ms is not None and request.until_ms is not None:
-        attempt = attempt.extended(late_ranges(shard, group, attempt.bounds, from_ms, request.until_ms))
+
+    def late(bounds: Mapping[MessageQueue, int]) -> list[QueueRange]:
+        if from_ms is None or request.until_ms is None:
+            return []
+        return late_ranges(shard, group, bounds, from_ms, request.until_ms)
+
+    attempt = next_attempt(group.name, request, shard.ctls_since(0, group=group.name), late)
     arguments = as_attempt(group, attempt, request)
     if attempt.begun is not None:
         return arguments, None
