@@ -9,6 +9,7 @@ from typing import Any
 from rmq_store.broker_files.delivered_levels import Copy, CopyKey, Delayed, LevelProgress, level_progress
 from rmq_store.commit.ctl import SCHEDULE_GROUP, Observed
 from rmq_store.commit.positions import Positions, QueueRange
+from rmq_store.lake.broker.imported_records import of_messages
 from rmq_store.lake.read.message_search import quoted
 from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.store import LakeStore
@@ -47,11 +48,11 @@ def delivered_levels(
     waiting = " OR ".join(
         f"(queue_id = {queue_id} AND queue_offset >= {begin})" for queue_id, (begin, _) in ranges.items()
     )
+    log = ", ".join(map(quoted, (*earlier_names, *broker_names)))
     text = _ROWS.format(
-        shard=quoted(shard),
+        of_log=of_messages(f"shard = {quoted(shard)} AND broker_name IN ({log})", *_COLUMNS),
         broker=quoted(broker_names[0]),
         brokers=", ".join(map(quoted, broker_names)),
-        log=", ".join(map(quoted, (*earlier_names, *broker_names))),
         schedule=quoted(SCHEDULE_TOPIC),
         waiting=waiting,
     )
@@ -141,26 +142,24 @@ _BEHIND_ALL = (1 << 63) - 1
 """A place behind all others."""
 
 _COLUMNS = (
-    "topic, broker_name, queue_id, queue_offset, unique_key, reconsume_times, body_crc, born_timestamp, "
-    "commit_log_offset, store_timestamp, properties['REAL_TOPIC'] AS real_topic, properties['REAL_QID'] AS real_queue_id"
-)
+    "topic", "queue_id", "queue_offset", "unique_key", "reconsume_times", "body_crc", "born_timestamp", "store_timestamp",
+    "properties['REAL_TOPIC'] AS real_topic", "properties['REAL_QID'] AS real_queue_id",
+)  # fmt: skip
 
-_ROWS = f"""
+# What came from a topic that is deleted since is a copy too.
+_ROWS = """
 WITH of_log AS (
-    SELECT {_COLUMNS} FROM messages WHERE shard = {{shard}} AND broker_name IN ({{log}})
-    UNION ALL
-    -- Of a deleted topic: they are copies too.
-    SELECT {_COLUMNS} FROM msg WHERE shard = {{shard}} AND broker_name IN ({{log}}) AND rel IS NULL
+    {of_log}
 ), waiting AS (
     SELECT unique_key, min(commit_log_offset) AS place
     FROM of_log
-    WHERE topic = {{schedule}} AND broker_name = {{broker}} AND ({{waiting}})
+    WHERE topic = {schedule} AND broker_name = {broker} AND ({waiting})
     GROUP BY unique_key
 )
 SELECT of_log.*
 FROM of_log SEMI JOIN waiting
-    ON of_log.unique_key IS NOT DISTINCT FROM waiting.unique_key AND (topic = {{schedule}} OR commit_log_offset > place)
-WHERE topic = {{schedule}} OR (topic = real_topic AND broker_name IN ({{brokers}}))
+    ON of_log.unique_key IS NOT DISTINCT FROM waiting.unique_key AND (topic = {schedule} OR commit_log_offset > place)
+WHERE topic = {schedule} OR (topic = real_topic AND broker_name IN ({brokers}))
 """
 
 _REMOVED_TO = f"""

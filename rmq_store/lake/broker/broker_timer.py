@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rmq_store.consumer.timer import TICK_MS
+from rmq_store.lake.broker.imported_records import of_messages
 from rmq_store.lake.read.message_search import quoted
 from rmq_store.lake.sql.sql import query
 from rmq_store.lake.table.store import LakeStore
@@ -33,7 +34,11 @@ class WaitingTimers:
 def waiting_timers(store: LakeStore, shard: str, broker_names: Sequence[str]) -> list[WaitingTimers]:
     """By topic, as far as the broker's log was imported under these names. A message that was sent twice counts twice; one that
     was rolled to a later row counts once; a cancelled one (TIMER_DEL_UNIQKEY) and its cancellation do not count."""
-    text = _WAITING.format(shard=quoted(shard), brokers=", ".join(map(quoted, broker_names)), timer=quoted(TIMER_TOPIC))
+    brokers = ", ".join(map(quoted, broker_names))
+    of_log = of_messages(
+        f"shard = {quoted(shard)} AND broker_name IN ({brokers})", "topic", "queue_id", "unique_key", "properties"
+    )
+    text = _WAITING.format(shard=quoted(shard), brokers=brokers, timer=quoted(TIMER_TOPIC), of_log=of_log)
     return [
         WaitingTimers(
             row["topic"], row["messages"], _due_ms(row["first_ms"]), _due_ms(row["last_ms"]), row["removed"] > 0
@@ -66,14 +71,8 @@ WITH timer AS (
 ), arrived AS (
     SELECT
         topic, CAST(queue_id AS VARCHAR) AS queue, unique_key, properties['TIMER_OUT_MS'] AS out_ms, count(*) AS messages
-    FROM (
-        SELECT shard, broker_name, topic, queue_id, unique_key, properties FROM messages
-        UNION ALL
-        -- Of a deleted topic: they have arrived too.
-        SELECT shard, broker_name, topic, queue_id, unique_key, properties FROM msg WHERE rel IS NULL
-    )
-    WHERE shard = {shard} AND broker_name IN ({brokers}) AND topic IN (SELECT topic FROM expected)
-        AND unique_key IN (SELECT unique_key FROM expected)
+    FROM ({of_log})  -- what came from a topic that is deleted since has arrived too
+    WHERE topic IN (SELECT topic FROM expected) AND unique_key IN (SELECT unique_key FROM expected)
     GROUP BY ALL
 )
 SELECT

@@ -88,7 +88,7 @@ def import_commit(
     before: Ctl | None,
     positions: Positions,
     *,
-    was_whole: bool = True,
+    was_whole: bool,
 ) -> ImportCommit:
     """The part as a commit. ``before``: the import that recorded the configuration last, None: there is none. ``was_whole``: no
     earlier part or import has left out anything of the log.
