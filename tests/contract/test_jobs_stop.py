@@ -24,6 +24,13 @@ with socket.create_server(("127.0.0.1", 0)) as gateway:
 """
 """As spark-submit starts a job's Python."""
 
+LISTENING = """
+import os, signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+"""The tests may run under nohup, which ignores this signal in all that it starts."""
+
 STOPPED = """
 import os, signal, threading
 from pathlib import Path
@@ -39,7 +46,7 @@ def fail_without_price(msgs, context):
 
 def job(imported: Rmq) -> list[str]:
     words = ["--group", "orders", "--engine", "local", "--request", REQUEST, "--listener-path", str(imported.folder)]
-    return [sys.executable, str(CHECKOUT / "spark_jobs" / "consume_window.py"), *words]
+    return [sys.executable, "-c", LISTENING, str(CHECKOUT / "spark_jobs" / "consume_window.py"), *words]
 
 
 def listens(imported: Rmq, name: str, pid: str) -> None:
@@ -67,6 +74,7 @@ def test_a_job_that_is_stopped_says_so_and_gives_its_queues_back(imported: Rmq, 
     assert_is_released(imported, json.loads(ended.stdout), name, exit_code)
 
 
+@pytest.mark.slow
 def test_a_job_whose_spark_submit_was_killed_stops(imported: Rmq) -> None:
     """It would go on with the window, and its answer would be lost."""
     listens(imported, "SIGKILL", "os.getppid()")

@@ -15,14 +15,16 @@ from spark_jobs.process_watch import has_ended
 from spark_jobs.session import ConnectServer
 
 SERVER = """
-import json, sys, time
+import fcntl, json, sys
 from pathlib import Path
+from spark_jobs.locked_folder import LOCK
 folder, port = Path(sys.argv[sys.argv.index("--starter") + 1]), int(sys.argv[sys.argv.index("--port") + 1])
 (folder / "address.new").write_text(json.dumps({"port": port or 4711}))
 (folder / "address.new").rename(folder / "address")
-while folder.exists():
-    time.sleep(0.01)
+with (folder / LOCK).open() as lock:
+    fcntl.flock(lock, fcntl.LOCK_EX)
 """
+"""It ends with its starter, as a real one does."""
 
 
 def test_a_server_that_has_ended_is_started_again_under_its_address(tmp_path: Path) -> None:
