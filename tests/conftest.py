@@ -52,7 +52,10 @@ LEFT_OUT = pytest.StashKey[int]()
 """How many cases the sample has left out."""
 
 SAMPLED_FOLDERS = ("airflow", "contract", "faults", "property", "spark")
-"""The cases of other tests cost next to nothing."""
+"""The tests of the others cost next to nothing, or are what a user does first."""
+
+SLOW_FOLDERS = ("airflow", "spark")
+"""Each of their tests takes seconds."""
 
 WHOLE_FOLDERS = ("tests/spark", "tests/airflow")
 """One worker has all of such a folder, so that its Spark, or its Airflow, is started once."""
@@ -74,7 +77,11 @@ def _file_or_folder(node_id: str) -> str:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--sample", metavar="SEED", help="run the third of the cases that SEED draws (tests/sample.py)")
+    parser.addoption(
+        "--sample",
+        metavar="SEED",
+        help="run the third that SEED draws (tests/sample.py)",
+    )
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
@@ -82,29 +89,37 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 
 def _sample(config: pytest.Config) -> str:
-    return f"third of the cases that is drawn by --sample {config.getoption('sample')} (make test CASES=all runs each)"
+    seed = config.getoption("sample")
+    return f"third of the cases and of the slow tests that is drawn by --sample {seed} (make test CASES=all runs each)"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if seed := config.getoption("sample"):
-        _leave_out(config, items, seed)
     for item in items:
         folder = _folder(item.path)
         if folder in MARKED_FOLDERS:
             item.add_marker(folder)
+        if folder in SLOW_FOLDERS:
+            item.add_marker("slow")
         if "s3_server" in getattr(item, "fixturenames", ()):
             item.add_marker("s3")
+    if seed := config.getoption("sample"):
+        _leave_out(config, items, seed)
     items.sort(key=lambda item: (*MARKED_FOLDERS, _folder(item.path)).index(_folder(item.path)))
 
 
 def _leave_out(config: pytest.Config, items: list[pytest.Item], seed: str) -> None:
-    """Take out of ``items`` the cases that are not in the sample."""
+    """Take out of ``items`` what is not in the sample."""
     many = [item for item in items if _folder(item.path) in SAMPLED_FOLDERS]
-    drawn = sampled(((item.nodeid.partition("[")[0], item.nodeid) for item in many), seed)
+    drawn = sampled(((_group(item), item.nodeid) for item in many), seed)
     left_out = {item for item in many if item.nodeid not in drawn}
     config.stash[LEFT_OUT] = len(left_out)
     config.hook.pytest_deselected(items=sorted(left_out, key=lambda item: item.nodeid))
     items[:] = [item for item in items if item not in left_out]
+
+
+def _group(item: pytest.Item) -> str:
+    """Of which a third runs: the cases of its test, or the slow tests of its folder."""
+    return _folder(item.path) if item.get_closest_marker("slow") else item.nodeid.partition("[")[0]
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -1,7 +1,8 @@
-"""``make test`` runs a third of the cases of each test, so that it keeps its time while the cases grow.
+"""``make test`` runs a third of the cases of each test, and a third of the slow tests of each folder, so that it keeps its time
+while they grow.
 
-Each commit has another third, so that all cases run in the course of some commits, and the same commit always has the same.
-``make test CASES=all`` runs each case, as does pytest without ``--sample`` (``docs/decisions/0027-a-third-of-the-cases.md``).
+Each commit has another third, so that all run in the course of some commits, and the same commit always has the same.
+``make test CASES=all`` runs each, as does pytest without ``--sample`` (``docs/decisions/0027-a-third-of-the-cases.md``).
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ PART = 3
 
 
 def sampled(cases: Iterable[tuple[str, str]], seed: str) -> set[str]:
-    """The cases that run, of pairs of a test and the id of one of its cases."""
-    of_test: defaultdict[str, list[str]] = defaultdict(list)
-    for test, case in cases:
-        of_test[test].append(case)
+    """The cases that run, of pairs of a group and the id of a case. A group: the cases of a test, or a folder's slow tests."""
+    of_group: defaultdict[str, list[str]] = defaultdict(list)
+    for group, case in cases:
+        of_group[group].append(case)
     drawn: set[str] = set()
-    for several in of_test.values():
+    for several in of_group.values():
         several.sort(key=lambda case: hashlib.blake2b(f"{seed} {case}".encode(), digest_size=8).digest())
         drawn.update(several[: -(-len(several) // PART)])
     return drawn

@@ -33,6 +33,7 @@ def rows(rmq: Rmq, sql: str) -> list[dict[str, Any]]:
     return answer
 
 
+@pytest.mark.slow
 def test_the_walk_of_the_architecture_page(walk: Rmq) -> None:
     page = re.sub(r"\s+", " ", (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8"))
     copies = rows(walk, f"SELECT * FROM messages WHERE unique_key = '{PAYMENT}' ORDER BY reconsume_times, topic DESC")

@@ -88,6 +88,7 @@ def count(lake: Lake, view: str) -> int:
     return number
 
 
+@pytest.mark.slow
 def test_every_message_is_found_as_before(lake: Lake, tmp_path: Path) -> None:
     before = rows(lake, "SELECT * FROM messages")
     places = query(lake.store, "SELECT offset_msg_id, queue_offset, body FROM messages").to_pylist()
@@ -106,6 +107,7 @@ def test_every_message_is_found_as_before(lake: Lake, tmp_path: Path) -> None:
     assert fully(lake) == []
 
 
+@pytest.mark.slow
 def test_a_message_is_tracked_through_its_archived_copies(lake: Lake) -> None:
     messages = messages_by_unique_key(lake.store, f"{2:032X}", topic=TOPIC)
     before = track(lake.store, messages[0])
@@ -194,6 +196,7 @@ PLANTED: dict[str, tuple[Plant, Problem]] = {
 }
 
 
+@pytest.mark.slow
 def test_what_was_changed_in_an_archive_is_found(lake: Lake, clock: Clock, tmp_path: Path) -> None:
     """Each fault in a shard of its own. The archive is of two retentions, and its files were joined."""
     maintained(lake, ALL[1])
@@ -204,6 +207,7 @@ def test_what_was_changed_in_an_archive_is_found(lake: Lake, clock: Clock, tmp_p
     assert {name: problem for name, (_, problem) in PLANTED.items() if problem not in problems[name]} == {}
 
 
+@pytest.mark.slow
 def test_what_was_removed_without_an_archive_and_is_still_stored_goes_there_with_the_next(
     lake: Lake, clock: Clock
 ) -> None:
@@ -277,6 +281,7 @@ def test_a_file_that_no_commit_wrote_is_not_joined(lake: Lake, clock: Clock, kin
         compact(lake.shard, CompactRequest("2026-01-06-maintain", OPERATOR, "", Limits(least_files=2)), lake.host)
 
 
+@pytest.mark.slow
 def test_only_what_a_rule_archives_is_kept(lake: Lake) -> None:
     maintained(lake, ALL[0], replace(ALL[1], archive=False))
     assert count(lake, "archived_rows") == count(lake, f"archived_rows WHERE topic = '{TOPIC}'") > 0
@@ -284,6 +289,7 @@ def test_only_what_a_rule_archives_is_kept(lake: Lake) -> None:
     assert fully(lake) == []
 
 
+@pytest.mark.slow
 def test_a_rule_that_archives_no_more_leaves_the_archive(lake: Lake, clock: Clock, tmp_path: Path) -> None:
     maintained(lake, ALL[0])
     archived = count(lake, "archived_rows")
@@ -298,6 +304,7 @@ def test_a_rule_that_archives_no_more_leaves_the_archive(lake: Lake, clock: Cloc
     assert fully(lake) == []
 
 
+@pytest.mark.slow
 def test_small_files_of_the_archive_are_joined(lake: Lake, clock: Clock) -> None:
     for rule in ALL[1:]:
         maintained(lake, rule)

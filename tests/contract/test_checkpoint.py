@@ -74,6 +74,7 @@ def test_entries_behind_the_checkpoint_that_was_opened_are_not_read_by_name(lake
         table.added_since(table.version - 1)
 
 
+@pytest.mark.slow
 def test_dispatch_takes_each_commit_once_across_checkpoints(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint, "CHECKPOINT_EVERY", 3)
     monkeypatch.setattr(dispatching, "COMMITS", replace(COMMITS, every=5))

@@ -105,6 +105,7 @@ def test_a_target_that_links_lead_to_the_store_is_wrong_use(imported: Rmq) -> No
     assert imported.json("backup", str(links / "above" / "copy"))["status"] == "done"
 
 
+@pytest.mark.slow
 def test_to_s3_and_back(rmq: Rmq, s3_root: S3Root, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in s3_root.env.items():
         monkeypatch.setenv(name, value)

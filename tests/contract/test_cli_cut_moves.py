@@ -506,6 +506,7 @@ def test_a_window_or_a_redrive_between_two_shards_refuses_no_move(two: Rmq, move
     assert two.json("audit")["audit"] == []
 
 
+@pytest.mark.slow
 def test_a_delete_that_a_clone_overtakes_leaves_all_of_the_clone(two: Rmq) -> None:
     answer, clone = with_between(two, AFTER_A, (*DELETE, *id_("D1"), "--json"), (*CLONE, *id_("C1")))
     assert (answer.exit_code, clone.exit_code) == (3, 0)

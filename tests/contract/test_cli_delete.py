@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.contract.rmq import TODAY, Rmq
 from tests.contract.test_cli_admin import TWO_SHARDS, in_two_shards, offsets_of_two
 
@@ -34,6 +36,7 @@ def test_a_delete_says_first_what_it_would_do_and_does_it_once(imported: Rmq) ->
     assert imported("audit").exit_code == 0
 
 
+@pytest.mark.slow
 def test_the_group_of_a_broker_can_be_deleted_and_is_not_seen_any_more(imported: Rmq) -> None:
     def held() -> set[str]:
         return {row["group_name"] for row in imported.json("sql", "select group_name from stored_offsets")}

@@ -64,6 +64,7 @@ def test_an_attempt_is_begun_in_no_shard_when_one_cannot_read_its_range(in_two_s
     assert (alone["messages"], attempts(rmq)) == (3, ["a"])
 
 
+@pytest.mark.slow
 def test_an_attempt_whose_range_was_removed_after_it_was_begun_can_be_finished(in_two_shards: Rmq) -> None:
     rmq, name = in_two_shards, replayed(in_two_shards)
     for shard in shards_of(rmq):

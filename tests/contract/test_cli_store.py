@@ -256,6 +256,7 @@ def test_an_id_under_which_another_broker_was_imported_is_refused(
     assert "different parameters (broker_name broker-a; now broker_name broker-b" in answer.err
 
 
+@pytest.mark.slow
 def test_a_store_may_be_on_s3(
     rmq: Rmq, s3_root: S3Root, broker_store: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -315,6 +316,7 @@ def test_a_folder_that_is_no_brokers_store_is_refused_and_makes_nothing(rmq: Rmq
     assert rmq.json("topics")["topics"] == []
 
 
+@pytest.mark.slow
 def test_cutover_adopts_and_says_what_waits(imported: Rmq) -> None:
     cutover = ["cutover", "--broker", "broker-a", "--reason", "switched off"]
     dry = imported.json("cutover", "--broker", "broker-a", "--dry-run")

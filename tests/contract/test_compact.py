@@ -96,6 +96,7 @@ def files_of(lake: Lake, kind: str) -> int:
     return kinds.count(kind)
 
 
+@pytest.mark.slow
 def test_every_view_shows_the_same_rows_from_fewer_files(lake: Lake) -> None:
     before = lake.rows(*VIEWS)
     all_files = len(lake.shard.commitlog.files())
@@ -194,6 +195,7 @@ def _files_after(lake: Lake, step: Callable[[], object], clock: Clock) -> list[A
 # --- who comes after, and who is at work meanwhile -------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_store_goes_on_as_one_that_was_not_compacted(lake: Lake, clock: Clock, tmp_path: Path) -> None:
     plain, began_ms = copied(lake, tmp_path / "plain"), clock.ms
     compacted(lake)
@@ -240,6 +242,7 @@ def test_a_reader_that_opened_the_tables_before_reads_the_same(lake: Lake) -> No
     assert [message for range_ in ranges for message in messages_at(old, range_)] == before
 
 
+@pytest.mark.slow
 def test_every_message_is_found_by_its_id_and_its_time(lake: Lake) -> None:
     messages = query(lake.store, "SELECT * FROM messages").to_pylist()
     shard = lake.shard

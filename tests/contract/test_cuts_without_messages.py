@@ -171,6 +171,7 @@ def test_a_tail_that_begins_in_a_missing_file_stops_nothing(
     assert load([{"topic": "V", "queue_offset": n, "queue_id": 0, "stored_body": b"body"} for n in range(6)]) == 2
 
 
+@pytest.mark.slow
 def test_a_queue_goes_on_where_the_log_says_it_if_the_lost_messages_were_removed_here(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -538,6 +538,7 @@ def test_whoever_meets_a_damaged_log_of_a_derived_table_is_told_to_write_it_agai
         LakeStore.open(Root.parse(str(imported.root))).create_shard("broker-a")
 
 
+@pytest.mark.slow
 def test_two_rebuilds_of_a_damaged_log_end_with_one_table(consumed: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second one lists the log before the first one has written, and creates its entry afterwards."""
     with_entries(consumed, QUEUES)

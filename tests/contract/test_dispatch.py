@@ -67,6 +67,7 @@ def test_tables_that_say_what_the_log_says_are_left_alone(consumed: Rmq) -> None
     assert versions(shard_of(consumed)) == before
 
 
+@pytest.mark.slow
 def test_doubled_rows_are_found_and_repaired_and_the_audit_is_empty_again(consumed: Rmq) -> None:
     messages = consumed.json("sql", "SELECT count(*) AS n FROM messages")
     rows = [doubled(shard_of(consumed), kind) for kind in KINDS]

@@ -502,6 +502,7 @@ def configs_of(folder: Path, offset: int, delay: int) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_cut_over_takes_over_what_waits_under_both_names(rmq: Rmq) -> None:
     """The broker had delivered nothing when it lost delayed message 2, and delivered 0 afterwards. At first its copies have no
     ``delayOffset.json``."""
@@ -566,6 +567,7 @@ def test_a_group_of_the_broker_begins_where_the_broker_has_it(
     assert rmq.json("audit")["audit"] == []
 
 
+@pytest.mark.slow
 def test_a_log_may_be_cut_twice(rmq: Rmq, stores: tuple[str, str]) -> None:
     third = store_of(rmq.folder / "third", *messages(0, 7), *messages(7, 12, of="new"), *messages(12, 30, of="third"))
     rmq.json("consume", "--group", "g", "--max-messages", "5")
@@ -580,6 +582,7 @@ def test_a_log_may_be_cut_twice(rmq: Rmq, stores: tuple[str, str]) -> None:
     assert rmq.json("audit")["audit"] == []
 
 
+@pytest.mark.slow
 def test_a_log_may_be_cut_again_at_the_same_place(rmq: Rmq, stores: tuple[str, str]) -> None:
     """A broker that is restored from one backup twice has nothing of what it wrote in between."""
     third = store_of(rmq.folder / "third", *messages(0, 7), *messages(7, 30, of="third"))

@@ -63,6 +63,7 @@ def exported(rmq: Rmq) -> tuple[Any, Any]:
     return table_of(rmq, "broker-a"), parsed(file.with_name("delayOffset.json").read_text())
 
 
+@pytest.mark.slow
 def test_each_message_is_consumed_once_by_the_lake_the_broker_and_the_lake(cut_over: Rmq) -> None:
     assert exported(cut_over) == ({"T@g": {0: 2}}, {"3": 2})
     assert cut_over.json(*BACK)["groups"] == 1
@@ -113,6 +114,7 @@ def test_an_import_says_that_the_broker_has_older_offsets_than_it_was_given_back
         assert stored(cut_over) == (offset, "broker")
 
 
+@pytest.mark.slow
 def test_a_broker_may_be_handed_back_several_times(cut_over: Rmq) -> None:
     messages = [*FIRST]
     for number in range(2, 5):
@@ -369,6 +371,7 @@ def test_a_first_window_of_retries_only_chooses_where_the_group_begins_its_topic
     assert rmq.json("audit")["audit"] == []
 
 
+@pytest.mark.slow
 def test_a_real_broker_goes_there_and_back(imported: Rmq, broker_store: Callable[[str], Path]) -> None:
     """All that waits in its delay levels is delivered here: with the exported files nothing of it waits any more."""
     files = Path(shutil.copytree(broker_store("market-clean"), imported.folder / "broker"))

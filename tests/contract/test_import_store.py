@@ -248,6 +248,7 @@ def test_a_log_whose_files_before_the_position_were_all_removed_goes_on(
     assert second.messages
 
 
+@pytest.mark.slow
 def test_an_import_reads_nothing_of_the_imports_before_the_last_one(
     lake: Lake, broker: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1031,6 +1032,7 @@ def test_messages_that_come_later_are_appended_to_a_queue_that_was_empty(lake: L
 # --- the cut-over -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_after_the_cut_over_the_brokers_waiting_retries_are_delivered_here_once_and_not_early(
     lake: Lake, broker_store: Callable[[str], Path]
 ) -> None:

@@ -199,6 +199,7 @@ def consumed_by(reports: Sequence[WindowReport]) -> dict[MessageQueue, tuple[int
 WHOLE = {orders(0): (2, 8), orders(1): (2, 8), orders(2): (2, 8), orders(0, "Payments"): (2, 4)}
 
 
+@pytest.mark.slow
 def test_what_was_imported_into_an_interval_later_is_counted_and_is_in_its_next_attempt(early: LakeWorld) -> None:
     again = interval(2, 8, "late messages")
     assert late_messages(early.shard, BOTH, interval(2, 8)) == 0

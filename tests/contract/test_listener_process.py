@@ -139,12 +139,14 @@ def test_no_message_fails_when_the_starter_of_its_process_is_killed(
     assert groups == []
 
 
+@pytest.mark.slow
 def test_a_starter_that_is_stopped_is_killed(store: rmq_store.Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "_STATUS_MS", 500)
     with pytest.raises(ListenerNotStarted, match="ended 3 times in a row"):
         consumed(store, "stop_starter", listener_timeout=1)
 
 
+@pytest.mark.slow
 def test_a_starter_that_was_killed_leaves_no_file_open(store: rmq_store.Store) -> None:
     def windows() -> int:
         for _ in range(3):
@@ -185,6 +187,7 @@ def test_what_a_listener_leaves_behind_changes_nothing(store: rmq_store.Store, f
         assert result == ({"acked": MESSAGES}, [])
 
 
+@pytest.mark.slow
 def test_a_call_that_does_not_end_is_ended(store: rmq_store.Store) -> None:
     for outcomes, errors in consumed(store, *LATE, listener_timeout=3):
         assert outcomes == FAILED
@@ -192,6 +195,7 @@ def test_a_call_that_does_not_end_is_ended(store: rmq_store.Store) -> None:
         assert errors[0]["error_text"] == "the call took longer than the limit, 3 s"
 
 
+@pytest.mark.slow
 def test_a_call_may_use_so_much_cpu_time(store: rmq_store.Store) -> None:
     [(outcomes, errors)] = consumed(store, "spin", listener_cpu=1)
     assert outcomes == FAILED
@@ -344,6 +348,7 @@ def test_the_current_folder_is_that_of_the_window(
         assert {error["error_text"] for error in errors} == {str(tmp_path / name)}
 
 
+@pytest.mark.slow
 def test_a_process_that_ended_leaves_no_file_open(store: rmq_store.Store) -> None:
     consumed(store, "kill", "kill_arrow")
     pool.close()
@@ -362,6 +367,7 @@ consumed(rmq_store.open_store(sys.argv[1]), "sleep")
 """
 
 
+@pytest.mark.slow
 def test_no_process_stays_when_that_of_the_window_is_killed(store: rmq_store.Store) -> None:
     with subprocess.Popen([sys.executable, "-c", HANGS, store.root], cwd=CHECKOUT, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None

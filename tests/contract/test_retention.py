@@ -106,6 +106,7 @@ def readable(lake: Lake) -> dict[MessageQueue, tuple[int, int]]:
     return bounds
 
 
+@pytest.mark.slow
 def test_what_every_group_has_consumed_goes_and_its_record_stays(lake: Lake) -> None:
     before, recorded = readable(lake), lake.rows(*RECORDED)
     assert retained(lake).warnings == ()
@@ -145,6 +146,7 @@ def test_a_dead_letter_stays_redriven_when_its_copy_is_gone(lake: Lake) -> None:
     assert is_whole(lake)
 
 
+@pytest.mark.slow
 def test_after_it_windows_deliveries_and_redrives_go_on(lake: Lake, clock: Clock, tmp_path: Path) -> None:
     plain, began_ms = copied(lake, tmp_path / "plain"), clock.ms
     retained(lake)

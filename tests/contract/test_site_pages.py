@@ -91,6 +91,7 @@ def check_call(text: str) -> None:
     assert set(params) <= params.names, text
 
 
+@pytest.mark.slow
 def test_each_job_from_top_to_bottom(demo_store: LakeStore, capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {}
     languages = []

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from rmq_store.commit.ctl import Actor
 from rmq_store.lake.broker.import_request import ImportRequest
 from rmq_store.lake.broker.import_store import import_store
@@ -94,6 +96,7 @@ def test_messages_of_a_real_broker_are_consumed_retried_and_die_and_sql_proves_i
     assert street.ask("SELECT * FROM audit") == []
 
 
+@pytest.mark.slow
 def test_a_brokers_files_are_imported_from_s3(
     s3_root: S3Root, tmp_path: Path, broker_store: Callable[[str], Path]
 ) -> None:

@@ -255,6 +255,7 @@ def _staged_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps, "stage_ctl", stage_ctl)
 
 
+@pytest.mark.slow
 def test_whatever_the_store_answers_the_report_is_what_the_log_shows() -> None:
     reports: Counter[str] = Counter()
     for path, report, store in every_sequence():
@@ -269,6 +270,7 @@ def test_whatever_the_store_answers_the_report_is_what_the_log_shows() -> None:
     assert reports.total() > 1000, reports
 
 
+@pytest.mark.slow
 def test_who_was_overtaken_is_told_by_whom() -> None:
     overtaken = [report for _, report, _ in every_sequence() if report.startswith("StaleAttempt")]
     assert overtaken

@@ -177,6 +177,7 @@ def assert_same_stores(lake: Lake, other: Lake, *groups: str) -> None:
 # --- side by side ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_groups_together_are_as_groups_alone(new_lake: Callable[[str], Lake], at_once: None) -> None:
     together, apart = new_lake("together"), new_lake("apart")
     groups = [group(f"g{number}") for number in range(4)]
@@ -219,6 +220,7 @@ def test_copies_of_a_common_entry_are_found_by_their_ids(lake: Lake, at_once: No
         assert message["topic"] == copy["topic"]
 
 
+@pytest.mark.slow
 def test_a_replay_after_common_entries_is_as_after_windows_alone(
     new_lake: Callable[[str], Lake], at_once: None
 ) -> None:
@@ -274,6 +276,7 @@ def test_groups_without_work_write_nothing_and_import_no_listener(lake: Lake) ->
     assert sorted(lake.folder.rglob("*")) == before
 
 
+@pytest.mark.slow
 def test_a_slow_group_holds_up_no_other(new_lake: Callable[[str], Lake]) -> None:
     together, apart = new_lake("together"), new_lake("apart")
     groups = [group("slow", "slow"), *(group(f"g{number}") for number in range(3))]

@@ -90,6 +90,7 @@ def test_a_store_is_not_empty_because_a_list_of_its_shards_was_cut(
     assert answer.exit_code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_through_the_proxy")
 def test_a_backup_has_all_shards_although_a_list_of_them_was_cut(proxy: FaultyS3Proxy, place: str) -> None:
     reports = []
@@ -104,6 +105,7 @@ def test_a_backup_has_all_shards_although_a_list_of_them_was_cut(proxy: FaultyS3
     assert reports[0]["rows"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_through_the_proxy")
 def test_an_import_has_all_messages_although_a_consume_queue_file_was_cut(
     s3_server: S3Server, proxy: FaultyS3Proxy, broker_store: Callable[[str], Path]
@@ -125,6 +127,7 @@ def test_an_import_has_all_messages_although_a_consume_queue_file_was_cut(
     assert any(row["topic"] == "PaymentFlow" and row["max_offset"] for row in found[0][1]["rows"])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_through_the_proxy")
 def test_a_query_of_a_large_file_says_to_run_it_again(proxy: FaultyS3Proxy, world: World, place: str) -> None:
     """Arrow's own client takes such an answer for no bytes. What it cannot decode is an error, and no file is to blame."""

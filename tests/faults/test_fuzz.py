@@ -117,6 +117,7 @@ def starts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_case_runs_on_its_own_store_and_leaves_nothing(starts: Path, tmp_path: Path) -> None:
     lines = (("topics",), ("send", "--topic", "New", "--create", "x"), ("sql", "SELECT"), ("--unknown",))
     result = run_case(Case("options:x-1", "empty", lines), starts, tmp_path / "case")
@@ -130,6 +131,7 @@ def test_no_command_starts_spark(tmp_path: Path) -> None:
     assert "there is no Spark" in answer.out.decode()
 
 
+@pytest.mark.slow
 def test_a_store_that_is_half_written_is_a_failure(starts: Path, tmp_path: Path) -> None:
     begin(starts, "used", tmp_path / "case", {}, has_broker=True)
     assert store_failure(tmp_path / "case") is None

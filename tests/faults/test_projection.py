@@ -30,6 +30,7 @@ def whole_history(lake: Lake, group: GroupSettings) -> Lake:
     return lake
 
 
+@pytest.mark.slow
 def test_the_history_of_a_group_is_the_same_on_any_number_of_cores_and_in_any_number_of_commits(
     new_lake: NewLake,
 ) -> None:

@@ -93,6 +93,7 @@ def round_(world: World) -> Iterator[Round]:
     one.runs.stop()
 
 
+@pytest.mark.slow
 def test_a_short_round_finds_nothing(round_: Round) -> None:
     round_.set_up()
     begun = round_.runs.count

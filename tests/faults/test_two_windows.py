@@ -98,6 +98,7 @@ def test_of_two_deliveries_one_commits_and_the_other_says_who_won(lake: Lake) ->
     assert lake.audit() == []
 
 
+@pytest.mark.slow
 def test_windows_of_different_groups_in_one_shard_all_commit(lake: Lake) -> None:
     groups = [f"group-{n}" for n in range(4)]
     racers = started(*(Job("consume", lake.folder, f"2026-01-01-{group}", group) for group in groups))

@@ -15,6 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest import mock
 
+import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
@@ -62,6 +63,7 @@ AHEAD_AND_BACK: list[Step] = [
 """The cursor is written by a clock that is ahead; what follows has smaller ids, and the log is cleaned."""
 
 
+@pytest.mark.slow
 @settings(
     derandomize=True, database=None, deadline=None, max_examples=5, phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[HealthCheck.too_slow],

@@ -190,6 +190,7 @@ def retried(world: LakeWorld, name: str) -> int:
     return sum(positions.max_offset(queue) for queue in positions.queues_of(f"%RETRY%{name}"))
 
 
+@pytest.mark.slow
 def test_a_whole_request_does_what_its_dry_run_says() -> None:
     seen: Counter[str] = Counter()
     whole_requests(seen)

@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from rmq_store.commit.ctl import SCHEDULE_GROUP
@@ -40,6 +41,7 @@ BUDGET = settings(
 )
 
 
+@pytest.mark.slow
 @BUDGET
 @given(CASTS, HISTORIES)
 def test_every_offset_has_one_outcome_every_failure_one_copy_and_a_rerun_changes_nothing(
@@ -51,6 +53,7 @@ def test_every_offset_has_one_outcome_every_failure_one_copy_and_a_rerun_changes
         Again(number).tell(teller)
 
 
+@pytest.mark.slow
 @settings(BUDGET, max_examples=MORE or 40)
 @given(CASTS, HISTORIES)
 def test_in_the_end_every_queue_is_done_and_nothing_waits(cast: Cast, steps: tuple[Any, ...]) -> None:
@@ -82,6 +85,7 @@ def settle(teller: Teller) -> None:
     raise AssertionError("the history never ends")
 
 
+@pytest.mark.slow
 @settings(BUDGET, max_examples=MORE // 20 or 8)
 @given(CASTS, HISTORIES)
 def test_the_lake_tells_every_history_as_memory_does(cast: Cast, steps: tuple[Any, ...]) -> None:

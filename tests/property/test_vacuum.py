@@ -12,6 +12,7 @@ from pathlib import Path
 from unittest import mock
 
 import pyarrow as pa
+import pytest
 from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
@@ -196,6 +197,7 @@ TWICE = ("vacuum", LEAST_AGE_MS), ("hours", 23), ("vacuum", LEAST_AGE_MS)
 RUN = ("stage", 0), ("commit", 0)
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @example([("stage", 0), ("hours", 23), ("vacuum", LEAST_AGE_MS), ("commit", 0)])
 @example([("stage", 0), ("commit, asleep for", 49)])
