@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from rmq_store.lake.audit.full import full
 from rmq_store.lake.audit.positions import positions
 from rmq_store.lake.sql.sql import queries, query
 from rmq_store.lake.window.engine import LocalEngine
+from rmq_store.utils.host import Host
 from tests.contract.engines import LakeWorld
 from tests.contract.test_engines_orderly import SUSPEND, in_order, suspend_at
 from tests.contract.world import DAY, HOUR, NOON, fail_bodies, group, orders, several
@@ -53,6 +55,26 @@ def test_a_queue_that_waits_is_shown_until_it_goes_on(lake: LakeWorld) -> None:
     assert rows(lake, "SELECT sum(messages) AS n FROM windows") == [{"n": 8}]
     lake.consume(in_order(), f"{DAY}-3", suspend_at())
     assert rows(lake, BLOCKED) == []
+    assert rows(lake, "SELECT * FROM audit") == []
+
+
+@pytest.mark.parametrize("lag_ms", [0, 3 * 60_000, HOUR, -HOUR])
+def test_tries_are_counted_on_whatever_the_clocks_of_a_folder_say(lake: LakeWorld, lag_ms: int) -> None:
+    """Another host's window comes between the plan and the claim, which the clock of this host dates before it."""
+    numbers = count(1)
+
+    def window(host: Host | None = None) -> None:
+        lake.consume(in_order(), f"{DAY}-{next(numbers)}", suspend_at(0), host=host)
+
+    def other() -> None:
+        lake.clock.advance(lag_ms)
+        window()
+        lake.clock.advance(-lag_ms)
+
+    for _ in range(3):
+        lake.clock.advance(1000)
+        window(lake.another_host(other))
+    assert [row["attempts"] for row in rows(lake, BLOCKED)] == [18, 18], "three in each window"
     assert rows(lake, "SELECT * FROM audit") == []
 
 

@@ -27,8 +27,9 @@ Commits = Sequence[Ctl]
 
 @st.composite
 def commits(draw: st.DrawFn) -> Commits:
-    """The commits of one file: mostly one. Their ids are as old as a run may be."""
-    stored_ms = NOW_MS + draw(st.integers(0, 3_600_000))
+    """The commits of one file: mostly one. Their ids are as old as a run may be. In a folder the clock of a host may be wrong
+    by any time."""
+    stored_ms = NOW_MS + draw(st.integers(0, 3_600_000)) + draw(st.sampled_from([0, 0, -90_000_000, 90_000_000]))
     count = draw(st.sampled_from([1, 1, 1, 2, 3]))
     return [
         Ctl(

@@ -13,13 +13,14 @@ from collections import defaultdict
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_store.commit.decide import MAX_SKEW_MS
 from rmq_store.lake.table.delta_entry import LiveFile
 from rmq_store.lake.table.live_files import LiveFiles
 from rmq_store.utils.host import uuid7_floor
 
 IS_CTL = pc.field("partition.kind") == "ctl"
 _LONGEST_STATISTIC = 32
+_AFTER_ALL_IDS = "g"
+"""Ids are hexadecimal."""
 _OF_ONE = ("commit_id", "request_id", "store_timestamp")
 """By these the file of one commit is found."""
 
@@ -40,6 +41,7 @@ class CtlIndex:
         self._next = len(files.recent)
         self._rows = rows_in(self._loaded)
         self._recent: list[LiveFile] = []
+        self._newest: list[str] = []
         self._of_commit: dict[str, list[str]] = defaultdict(list)
         self._of_request: dict[str, list[str]] = defaultdict(list)
         self._of_time: dict[int, list[str]] = defaultdict(list)
@@ -98,12 +100,11 @@ class CtlIndex:
         for column, value in given.items():
             mask = pc.and_(mask, self._may_have(column, value, value))
         paths = self._paths(mask)
-        for file in reversed(self._recent):
-            # An id is made before its commit, so that older commits have older ids; clocks differ by MAX_SKEW_MS at most.
-            if not _reaches(file, "store_timestamp", ms - 2 * MAX_SKEW_MS):
+        for file, newest in zip(reversed(self._recent), reversed(self._newest), strict=True):
+            if newest < floor:
                 break
             may_have = all(_overlaps(file, column, value, value) for column, value in given.items())
-            if may_have and _reaches(file, "commit_id", floor):
+            if may_have and _newest_id(file) >= floor:
                 paths.append(file.path)
         return paths
 
@@ -111,6 +112,8 @@ class CtlIndex:
         rows = file.stats.get("numRecords")
         self._rows = None if self._rows is None or rows is None else self._rows + rows
         self._recent.append(file)
+        # Of all files up to this one: in a folder a host's clock may be wrong by any time, so ids need not be in commit order.
+        self._newest.append(max([_newest_id(file), *self._newest[-1:]]))
         commit_id, request, ms = (file.stats["minValues"].get(column) for column in _OF_ONE)
         if commit_id is not None:
             self._first.add(commit_id[:16])
@@ -144,7 +147,6 @@ def _overlaps(file: LiveFile, column: str, first: str | int, last: str | int) ->
     return bool(least <= last and most >= first)
 
 
-def _reaches(file: LiveFile, column: str, least: str | int) -> bool:
-    """Whether a file may have a value of ``least`` or more."""
-    most = file.stats["maxValues"].get(column)
-    return most is None or bool(most >= least)
+def _newest_id(file: LiveFile) -> str:
+    """No commit of the file has a later id."""
+    return file.stats["maxValues"].get("commit_id") or _AFTER_ALL_IDS
