@@ -10,11 +10,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from rmq_store.lake.maintain.compact import SETTLED_MS, CompactRequest, compact
 from rmq_store.lake.sql.sql import open_duckdb
 from rmq_store.lake.sql.views import views
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
+from rmq_store.maintain.files_to_join import Limits
+from rmq_store.utils.host import Host, day_of
 from spark_jobs.session import ConnectServer
+from tests.faults.stores import TESTS
 from tests.lake_damages import damaged_store
 from tests.lake_fixtures import SmallStore, small_store
 from tests.spark.processes import ClassicDriver, in_a_client
@@ -25,7 +29,7 @@ DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "sql.md"
 # What is executed here; the others are made of these by choosing rows and columns.
 ASKED = (
     "message_rows", "scheduled", "outcomes", "windows", "consumer_offsets", "lag", "groups", "topics", "offset_history",
-    "queue_owners", "operator_actions",
+    "queue_owners", "operator_actions", "ctl_replaced",
 )  # fmt: skip
 
 # And of a store with damages, in which redrives have sent dead letters.
@@ -120,6 +124,12 @@ def spark_answer(folder: Path, name: str) -> pa.Table:
         return pa.ipc.open_file(source).read_all()
 
 
+def compacted(store: LakeStore) -> None:
+    later_ms = Host().now_ms() + 2 * SETTLED_MS
+    request = CompactRequest(f"{day_of(later_ms)}-compact", TESTS, limits=Limits(least_files=2))
+    assert compact(store.shards()[0], request, Host(now_ms=lambda: later_ms)).replaced_files > 1
+
+
 def in_any_order(table: pa.Table) -> list[str]:
     """The rows as text, sorted; a map by its names."""
     return sorted(repr({name: _plain(value) for name, value in row.items()}) for row in table.to_pylist())
@@ -131,6 +141,7 @@ def _plain(value: Any) -> Any:
 
 def test_spark_answers_as_duckdb_does(classic_driver: ClassicDriver, tmp_path: Path) -> None:
     small = small_store(tmp_path / "small").store
+    compacted(small)
     damaged = damaged_store(tmp_path / "damaged")
     task = {
         "small": small.root.location,

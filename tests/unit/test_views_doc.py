@@ -56,6 +56,13 @@ def connection(small: SmallStore) -> Iterator[duckdb.DuckDBPyConnection]:
         yield opened
 
 
+def test_no_view_has_a_backslash() -> None:
+    """Spark takes it out of a literal, and DuckDB does not."""
+    texts = {name: view.sql for name, view in views().items()}
+    texts |= {name: relation.sql for name, relation in BASE_SQL.items()}
+    assert [name for name, text in texts.items() if "\\" in text] == []
+
+
 def test_every_view_is_documented_and_nothing_else() -> None:
     assert set(sections()) == set(views())
 

@@ -307,7 +307,7 @@ BASE_SQL: dict[str, BaseSql] = {
     "ctl_replaced": BaseSql(
         "SELECT shard, commit_id, action, read_version, store_timestamp, replace(item, '\"', '') AS file FROM ("
         "SELECT shard, commit_id, action, read_version, store_timestamp,"
-        " {explode}(split(regexp_extract(parameters, '\"replaced\":\\[([^]]*)\\]', 1), ',')) AS item"
+        " {explode}(split(regexp_extract(parameters, '\"replaced\":.([^]]*)', 1), ',')) AS item"
         " FROM ctl WHERE action = 'compact') i WHERE item <> ''",
         ("ctl",),
     ),
