@@ -192,6 +192,13 @@ def test_a_root_of_another_kind(rmq: Rmq) -> None:
         refused(rmq("topics", "--root", root), 2, "neither a folder nor s3://bucket/prefix")
 
 
+def test_a_root_that_is_not_utf8(rmq: Rmq) -> None:
+    """Python reads a byte of the shell that is not UTF-8 as a surrogate. pyarrow cannot open such a path."""
+    for command in ("init", "topics"):
+        refused(rmq(command, "--root", str(rmq.folder / "st\udcf6re")), 2, "is not UTF-8", "rename the folder")
+    assert not [name for name in os.listdir(rmq.folder) if name.startswith("st\udcf6")]
+
+
 def test_a_store_of_a_newer_format(rmq: Rmq) -> None:
     rmq("init")
     file = rmq.root / "store.json"
