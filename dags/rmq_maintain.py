@@ -6,8 +6,8 @@ writes a checkpoint of each table and deletes the log entries that no process ne
 version names and that are two days old: replaced ones, and those of runs that never committed. The answers say for each table
 how many files it had and has.
 
-**Running it again.** Each task does what is left to do; right after a run that is nothing. Windows, imports and queries run
-beside it, and none of them is overtaken.
+**Running it again.** Each task does what is left to do; right after a run that is nothing. A task that is tried again, or
+cleared, also says what its run has committed before. Windows, imports and queries run beside it, and none of them is overtaken.
 
 **When not to use it.** To remove single messages: retention removes the oldest ones of a topic.
 

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 Answer = Mapping[str, Any]
 
-_NOTHING_NEW = "the request was committed before, nothing was done now: "
+_COMMITTED_BEFORE = "the request was committed before"
+_NOTHING_NEW = f"{_COMMITTED_BEFORE}, nothing was done now: "
 
 
 def window_sentence(answer: Answer) -> str:
@@ -68,7 +69,7 @@ def replay_preview_sentence(answer: Answer) -> str:
     """What a replay would read, from its preview, and what would be done to finish it."""
     finish = _to_finish(answer.get("to_finish", 0))
     if answer["status"] == "already_committed":
-        before = "the request was committed before"
+        before = _COMMITTED_BEFORE
         return "; ".join([before, *finish]) if finish else f"{before}, there is nothing left to do"
     if finish and not answer["queues"]:
         return "; ".join([*finish, *answer["notes"]])
@@ -140,11 +141,33 @@ _MAINTAINED = {
 }
 
 
-def maintain_sentence(answers: Sequence[Answer]) -> str:
-    """A step of the maintenance, from an answer per shard and table."""
-    counts = {name: sum(int(answer[name]) for answer in answers) for name in _MAINTAINED}
-    parts = [_number(count, *_MAINTAINED[name]) for name, count in counts.items() if count]
-    return (", ".join(parts) or "there was nothing to do") + _warnings(answers)
+_BY_COMMITS = {name: _MAINTAINED[name] for name in ("messages_removed", "messages_lost", "joined")}
+"""What the commits of an earlier try say."""
+
+
+def maintain_sentence(answers: Sequence[Answer], *, is_partly_recorded: bool = False) -> str:
+    """A step of the maintenance, from an answer per shard and table.
+
+    ``is_partly_recorded``: there was an earlier try, and no commit says all that it has done.
+    """
+    now, before = _maintained(_MAINTAINED, answers), _maintained(_BY_COMMITS, [answer["before"] for answer in answers])
+    if files := sum(answer["before"].get("files_to_delete", 0) for answer in answers):
+        before.append(f"up to {_number(files, 'data file', 'deleted')}")
+    if before:
+        text = (
+            f"{_COMMITTED_BEFORE}: {', '.join(before)}; now {', '.join(now)}"
+            if now
+            else _NOTHING_NEW + ", ".join(before)
+        )
+    else:
+        text = ", ".join(now) or f"there was nothing {'left ' if is_partly_recorded else ''}to do"
+    more = "; an earlier try may have done more than was recorded" if is_partly_recorded else ""
+    return text + more + _warnings(answers)
+
+
+def _maintained(nouns: Mapping[str, tuple[str, str]], answers: Sequence[Answer]) -> list[str]:
+    counts = {name: sum(int(answer.get(name, 0)) for answer in answers) for name in nouns}
+    return [_number(count, *nouns[name]) for name, count in counts.items() if count]
 
 
 def planned_sentence(answer: Answer) -> str:

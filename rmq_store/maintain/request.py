@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
-from rmq_store.commit.ctl import Actor
+from rmq_store.commit.ctl import REPLACED, Action, Actor, Ctl
 from rmq_store.maintain.orphans import DEFAULT_AGE_MS, StoredFile
 from rmq_store.maintain.retention import Removal
 from rmq_store.settings.retention_settings import RetentionRule
@@ -30,6 +32,16 @@ class Step(StrEnum):
     """Write checkpoints, and delete the log entries that no process needs."""
     VACUUM = "vacuum"
     """Delete the data files that nothing names."""
+
+
+ACTION_OF: Mapping[Step, Action] = {
+    Step.RETENTION: Action.RETENTION,
+    Step.MESSAGES: Action.COMPACT,
+    Step.VACUUM: Action.VACUUM,
+}
+"""The action of a step's commits. The other steps make none, so nothing says what an earlier try of a request has done."""
+PARTLY_RECORDED = frozenset(Step) - {Step.RETENTION, Step.MESSAGES}
+"""The steps of which no commit says all: a vacuum has a commit in the commit log only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +83,8 @@ class TableReport:
     """Log entries and checkpoints that no process needs."""
     deleted: tuple[StoredFile, ...] = ()
     """Data files that nothing named."""
+    before: Mapping[str, int] = field(default_factory=dict)
+    """What earlier tries of the same request have done to it: the counts of ``done_before``."""
     warnings: tuple[str, ...] = ()
 
     def answer(self) -> dict[str, Any]:
@@ -84,6 +98,30 @@ class TableReport:
         }
         listed = {"deleted", "removals"}
         return {one.name: getattr(self, one.name) for one in fields(self) if one.name not in listed} | counts
+
+
+def done_before(commits: Iterable[Ctl]) -> dict[str, int]:
+    """What commits of maintenance have done, as counts with the names of ``TableReport.answer``; none without a commit.
+
+    ``files_to_delete`` instead of ``files_deleted``: the commit of a vacuum comes before it deletes them, so it has deleted so
+    many at most.
+    """
+    counts: Counter[str] = Counter()
+    for ctl in commits:
+        match ctl.action:
+            case Action.RETENTION:
+                lost = (range_ for of_group in ctl.parameter("lost").values() for range_ in of_group.values())
+                counts["messages_removed"] += sum(end - begin for begin, end in ctl.parameter("removed").values())
+                counts["messages_lost"] += sum(end - begin for begin, end in lost)
+            case Action.COMPACT:
+                counts["joined"] += len(ctl.parameter(REPLACED))
+                counts["removed_rows"] += ctl.parameter("removed_rows") or 0
+                counts["archived_rows"] += ctl.parameter("archived_rows") or 0
+            case Action.VACUUM:
+                counts["files_to_delete"] += ctl.parameter("files")
+            case _:
+                raise AssertionError(f"not of maintenance: {ctl.action}")
+    return dict(counts)
 
 
 def due_for_maintenance(files: int, entries: int) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from errno import ENOSPC
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -755,6 +757,41 @@ def test_maintenance_answers_for_every_table_and_changes_no_row(deployed: LakeSt
     assert [answer["files_deleted"] for answer in answers["vacuum"]] == [0] * 4
     assert value(deployed, "SELECT count(*) FROM windows") == before
     assert value(deployed, "SELECT count(*) FROM audit") == 0
+
+
+def test_maintenance_that_is_done_again_says_what_its_run_has_done_before(deployed: LakeStore, run: Run) -> None:
+    (shard,) = deployed.shards()
+    orphan = Path(deployed.root.location, shard.commitlog.path, "kind=msg", "orphan.parquet")
+    orphan.touch()
+    os.utime(orphan, (1, 1))
+    first = run("rmq_maintain")
+    again = run("rmq_maintain", again=first["run"])
+    assert [(answer["files_deleted"], answer["before"]) for answer in (first["vacuum"][0], again["vacuum"][0])] == [
+        (1, {}),
+        (0, {"files_to_delete": 1}),
+    ]
+    vacuum = "RocketMQ vacuum: the request was committed before, nothing was done now: up to 1 data file deleted"
+    assert (run_note(again["run"]) or "").split("\n\n")[-1] == vacuum
+
+
+@pytest.mark.parametrize(("step", "more"), [("derived", True), ("vacuum", True), ("retention", False)])
+def test_another_try_of_maintenance_does_not_say_that_there_was_nothing_to_do_before(
+    deployed: LakeStore, dags: dict[str, Any], step: str, more: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rmq_store.airflow import task
+    from rmq_store.airflow.operators.maintain import RmqMaintainOperator
+
+    notes: list[str] = []
+    monkeypatch.setattr(task, "note", lambda context, sentence, hook: notes.append(sentence))
+    dag_run = SimpleNamespace(
+        dag_id="rmq_maintain", run_id="one", run_type="manual", run_after=datetime.now(UTC), triggering_user_name="a",
+        data_interval_start=None, data_interval_end=None, logical_date=None, partition_key=None, conf={},
+    )  # fmt: skip
+    for number in (1, 2):
+        context: Any = {"dag_run": dag_run, "ti": SimpleNamespace(try_number=number)}
+        RmqMaintainOperator(task_id=step, step=step).execute(context)
+    left = "there was nothing left to do; an earlier try may have done more than was recorded"
+    assert notes == ["there was nothing to do", left if more else "there was nothing to do"]
 
 
 def test_an_export_that_may_not_be_written_is_not_tried_again_and_says_what_to_set(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rmq_store.admin.diff import Failures
+from rmq_store.admin.sentences import maintain_sentence
 from rmq_store.commit.ctl import SCHEDULE_GROUP
 from rmq_store.commit.positions import Positions, QueueRange, del_id, max_id, off_id
 from rmq_store.consumer.replay_name import replay_group
@@ -15,12 +18,15 @@ from rmq_store.errors import OffsetOutOfRange, StoreUnusable, WrongUse
 from rmq_store.lake.admin import diff
 from rmq_store.lake.commit import commit as committing
 from rmq_store.lake.commit.rebuild import check
+from rmq_store.lake.maintain import compact as compaction
 from rmq_store.lake.maintain import retention
 from rmq_store.lake.maintain.compact import CompactReport, CompactRequest, compact
+from rmq_store.lake.maintain.maintain import maintain
 from rmq_store.lake.maintain.retention import RetentionReport, RetentionRequest, retain
 from rmq_store.lake.read.message_search import messages_at
 from rmq_store.lake.sql.sql import query
 from rmq_store.maintain.files_to_join import Limits
+from rmq_store.maintain.request import MaintainRequest, Step
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import DLQ_GROUP_TOPIC_PREFIX, SCHEDULE_TOPIC, retry_topic
 from rmq_store.settings.retention_settings import RetentionRule
@@ -346,3 +352,41 @@ def test_retention_that_is_killed_at_any_step_hurts_nothing(
     retained(lake)
     compacted(lake)
     assert is_whole(lake)
+
+
+def test_a_request_that_is_done_again_says_what_it_has_done_before(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that was killed after its commit, and that Airflow tries again. All steps of a run are one request."""
+    monkeypatch.setattr(compaction, "SETTLED_MS", 0)
+
+    def maintained(step: Step, request_id: str = "2026-01-05-maintain") -> list[dict[str, Any]]:
+        request = MaintainRequest(request_id=request_id, actor=OPERATOR, steps=frozenset({step}), rules=(*SHORT,))
+        return [report.answer() for report in maintain(lake.shard, request, lake.host)]
+
+    removed, *_ = maintained(Step.RETENTION)
+    assert (removed["messages_removed"] > 0, removed["before"]) == (True, {})
+    again, *derived = maintained(Step.RETENTION)
+    assert again["before"] == {"messages_removed": removed["messages_removed"], "messages_lost": 0}
+    assert (again["messages_removed"], [answer["before"] for answer in derived]) == (0, [{}] * 3)
+    said = maintain_sentence([removed]).partition(";")[0]
+    assert maintain_sentence([again]) == f"the request was committed before, nothing was done now: {said}"
+
+    joined, *_ = maintained(Step.MESSAGES)
+    assert (joined["joined"] > 0, joined["before"]) == (True, {})
+    counts = ("joined", "removed_rows", "archived_rows")
+    assert maintained(Step.MESSAGES)[0]["before"] == {name: joined[name] for name in counts}
+
+    assert maintained(Step.RETENTION, "2026-01-05-another")[0]["before"] == {}
+    assert is_whole(lake)
+
+
+def test_a_vacuum_that_is_done_again_says_how_many_files_it_was_to_delete(lake: Lake, clock: Clock) -> None:
+    """Its commit comes before it deletes them, so it does not say how many it has deleted."""
+    request = MaintainRequest(request_id="2026-01-05-maintain", actor=OPERATOR, steps=frozenset({Step.VACUUM}))
+    orphan = lake.folder / lake.shard.commitlog.path / "kind=msg" / "orphan.parquet"
+    orphan.touch()
+    os.utime(orphan, (1, 1))
+    first, *_ = maintain(lake.shard, request, lake.host)
+    again, *_ = maintain(lake.shard, request, lake.host)
+    assert (len(first.deleted), first.before, again.before) == (1, {}, {"files_to_delete": 1})
+    before = "the request was committed before, nothing was done now: up to 1 data file deleted"
+    assert maintain_sentence([again.answer()]) == before

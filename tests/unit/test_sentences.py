@@ -27,7 +27,7 @@ IMPORTED: dict[str, Any] = {
 }  # fmt: skip
 KEPT: dict[str, Any] = {
     "messages_removed": 0, "messages_lost": 0, "joined": 0, "checkpoint": False, "log_files_deleted": 0, "files_deleted": 0,
-    "warnings": [],
+    "before": {}, "warnings": [],
 }  # fmt: skip
 WOULD_READ = "would read 900 messages (12,000 bytes) of 1 queue"
 BEFORE = "the request was committed before, nothing was done now: "
@@ -133,8 +133,25 @@ PLANNED: dict[str, Any] = {
             [KEPT | {"checkpoint": True, "log_files_deleted": 2}, KEPT | {"files_deleted": 1}],
             "1 checkpoint written, 2 log files deleted, 1 data file deleted",
         ),
+        (
+            "maintain",
+            [KEPT | {"before": {"messages_removed": 273, "messages_lost": 0}}, KEPT],
+            f"{BEFORE}273 messages removed",
+        ),
+        (
+            "maintain",
+            [KEPT | {"joined": 2, "before": {"joined": 4, "removed_rows": 9, "archived_rows": 0}, "warnings": ["w"]}],
+            "the request was committed before: 4 files joined; now 2 files joined; 1 warning in the log",
+        ),
+        ("maintain", [KEPT | {"before": {"files_to_delete": 3}}], f"{BEFORE}up to 3 data files deleted"),
         ("planned", PLANNED, "5 messages of 1 of 3 planned groups"),
     ],
 )  # fmt: skip
 def test_an_answer_in_words(kind: str, answer: Any, sentence: str) -> None:
     assert getattr(sentences, f"{kind}_sentence")(answer) == sentence
+
+
+def test_an_earlier_try_of_a_step_that_records_no_request_is_not_left_out() -> None:
+    more = "an earlier try may have done more than was recorded"
+    assert sentences.maintain_sentence([KEPT], is_partly_recorded=True) == f"there was nothing left to do; {more}"
+    assert sentences.maintain_sentence([KEPT | {"joined": 1}], is_partly_recorded=True) == f"1 file joined; {more}"

@@ -8,7 +8,7 @@ from rmq_store.admin.sentences import maintain_sentence
 from rmq_store.airflow.operators.base import RmqOperator
 from rmq_store.airflow.task import Answer
 from rmq_store.errors import WrongUse
-from rmq_store.maintain.request import MaintainRequest, Step
+from rmq_store.maintain.request import PARTLY_RECORDED, MaintainRequest, Step
 from rmq_store.utils.host import Host
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class RmqMaintainOperator(RmqOperator):
         self.step = Step(step)
 
     def act(self, context: Context) -> list[Answer]:
-        """Return an answer per shard and table."""
+        """Return an answer per shard and table; its ``before`` is what earlier tries of the run have committed."""
         from rmq_store.lake.maintain.maintain import maintain
 
         run, deployment, host = self.run_facts(context), self.hook.deployment, Host()
@@ -40,5 +40,6 @@ class RmqMaintainOperator(RmqOperator):
             for shard in deployment.open_store().shards()
             for report in maintain(shard, request, host)
         ]
-        self.note(context, maintain_sentence(answers))
+        is_partly_recorded = self.step in PARTLY_RECORDED and context["ti"].try_number > 1
+        self.note(context, maintain_sentence(answers, is_partly_recorded=is_partly_recorded))
         return answers

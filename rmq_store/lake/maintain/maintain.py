@@ -23,7 +23,7 @@ from rmq_store.lake.table.delta_log import LogCleaned
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.shard import Shard
 from rmq_store.maintain.orphans import check_age
-from rmq_store.maintain.request import MaintainRequest, Step, TableReport
+from rmq_store.maintain.request import ACTION_OF, MaintainRequest, Step, TableReport, done_before
 from rmq_store.utils.host import Host
 from rmq_store.utils.progress import Progress
 
@@ -42,7 +42,8 @@ def _no_progress(unit: str) -> AbstractContextManager[Progress | None]:
 def maintain(
     shard: Shard, request: MaintainRequest, host: Host, progress_of: ProgressOf = _no_progress
 ) -> list[TableReport]:
-    """Maintain the tables of a shard: the commit log, then the derived ones.
+    """Maintain the tables of a shard: the commit log, then the derived ones. The report of the commit log also has what earlier
+    tries of the same request have done, as far as their commits say it.
 
     Raises WrongUse for an age of files that is not allowed, BadData, MissingFile and DerivedTableDamaged when something
     cannot be read, LogDamaged also when the Delta library reads it otherwise, StoreUnusable, and the errors of ``commit``.
@@ -57,6 +58,8 @@ def maintain(
         if request.steps & (_OF_COMMIT_LOG if name == "commitlog" else _OF_DERIVED):
             _check_log(table)
     reports = {name: _begun(shard, name, table) for name, table in tables.items()}
+    actions = [action for step, action in ACTION_OF.items() if step in request.steps]
+    reports["commitlog"].before = done_before(shard.ctls_of_request(request.request_id, None, *actions))
     if Step.RETENTION in request.steps and request.rules:
         retention = RetentionRequest(
             request_id=request.request_id,
