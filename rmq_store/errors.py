@@ -178,7 +178,7 @@ class ClockSkew(RmqError):
 
 
 class HeldByAnother(RmqError):
-    """Another request has the claim, and its lease has not ended."""
+    """Another request has the claim, and its lease has not ended; or another export to the file runs."""
 
     exit_code = 3
 

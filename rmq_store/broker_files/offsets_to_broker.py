@@ -282,7 +282,7 @@ def planned_write(path: Path, form: OffsetForm, known: KnownOffsets, version: Da
     )
     changed = bool(differing) or present.used != str(path)
     if changed:
-        _check_writable(path)
+        check_writable(path)
     return OffsetWrite(
         path=path,
         text=form.text(after, newer if before else version),
@@ -350,7 +350,7 @@ def _present(path: Path, form: OffsetForm, how: How) -> ConfigFile[tuple[OffsetT
     return present
 
 
-def _check_writable(path: Path) -> None:
+def check_writable(path: Path) -> None:
     """Raises WrongUse when the file or its ``.bak`` is not a regular file, or its folder is not writable."""
     for file in (path, path.with_name(f"{path.name}.bak")):
         place = Path(os.path.realpath(file))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,6 +19,7 @@ from rmq_store.utils.suggestions import listed
 if TYPE_CHECKING:
     from rmq_store.broker_files.offsets_to_broker import How
     from rmq_store.lake.broker.export import OffsetsExport
+    from rmq_store.lake.table.shard import Shard
 
 
 def export(
@@ -59,14 +61,25 @@ def export(
 
     Messages that wait in the lake's own queues are in neither file: the broker would not see them, and notes count them. A
     broker reads its files when it starts and overwrites them while it runs: stop it first.
+
+    One export to a FILE runs at a time: another one is refused (exit 3) until the first has ended. --dry-run is not.
     """
     output = Output(options.as_json)
     target, how = _export_target(file, merge, overwrite, dry_run)
     store = open_store(options.root)
+    from rmq_store.broker_files.export_lock import one_export
+
+    of_broker = shard_of_broker(store, broker, shard)
+    with nullcontext() if target is None or dry_run else one_export(target):
+        _export(output, of_broker, broker, target, how, dry_run=dry_run)
+
+
+def _export(output: Output, shard: Shard, broker: str, target: Path | None, how: How, *, dry_run: bool) -> None:
+    """``target``: the file to write; None: standard output."""
     from rmq_store.broker_files.offsets_to_broker import planned_writes, write_both
     from rmq_store.lake.broker.export import export_offsets
 
-    exported = export_offsets(shard_of_broker(store, broker, shard), broker)
+    exported = export_offsets(shard, broker)
     for note in _notes(exported):
         output.note(note)
     answer = {

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from rmq_store.broker_files.config_files import parse_consumer_offsets, parse_delay_offsets
+from rmq_store.lake.broker import export as exporting
+from rmq_store.lake.table.shard import Shard
 from tests.contract.rmq import ALL_DUE, Rmq, lines_of
 
 EXPORT = ("offsets", "export", "--broker", "broker-a")
@@ -188,3 +190,29 @@ def test_a_merge_into_a_missing_file_goes_on_from_its_bak(imported: Rmq, config:
 def test_an_export_that_cannot_be_meant_is_refused(imported: Rmq, options: tuple[str, ...], says: str) -> None:
     refused = imported(*EXPORT, *options)
     assert (refused.exit_code, says in refused.err) == (2, True)
+
+
+def test_one_export_to_a_file_at_a_time_and_a_dry_run_does_not_wait(
+    imported: Rmq, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one begins when the first has read the store, and would write newer offsets first."""
+    imported.json(*EXPORT, "out.json")
+    before = (imported.folder / "out.json").read_text()
+    answers = []
+    read = exporting.export_offsets
+
+    def slow(shard: Shard, broker_name: str) -> exporting.OffsetsExport:
+        exported = read(shard, broker_name)
+        monkeypatch.setattr(exporting, "export_offsets", read)
+        imported("consume", "-g", "orders")
+        for more in (["--merge", "out.json"], ["--merge", "out.json", "--dry-run"], ["other.json"], []):
+            answers.append(imported(*EXPORT, *more))
+        return exported
+
+    monkeypatch.setattr(exporting, "export_offsets", slow)
+    assert imported.json(*EXPORT, "--merge", "out.json")["changed"] is False
+    assert [answer.exit_code for answer in answers] == [3, 0, 0, 0]
+    assert "another export to out.json runs: wait until it has ended, and export again" in answers[0].err
+    assert (imported.folder / "out.json").read_text() == before
+    assert sorted(path.name for path in imported.folder.glob(".*lock*")) == []
+    assert imported.json(*EXPORT, "--merge", "out.json")["changed"] is True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import functools
 from typing import TYPE_CHECKING
 
 from rmq_store.airflow.operators.base import RmqOperator
@@ -12,6 +12,8 @@ from rmq_store.utils.host import Host
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from rmq_store.lake.broker.export_folder import MergedExport
 
 
 class RmqDispatchOperator(RmqOperator):
@@ -45,29 +47,35 @@ class RmqExportOffsetsOperator(RmqOperator):
                 broker_name = split_id(app_id)[1]
                 if shard.positions().get(diverged_id(broker_name)) is not None:
                     continue  # its groups' offsets are those of the name that continues its log
-                export = export_offsets(shard, broker_name)
                 try:
                     merged = merge_export(
-                        deployment.export_folder, shard.name, broker_name, export, root_of=deployment.place
+                        deployment.export_folder,
+                        shard.name,
+                        broker_name,
+                        functools.partial(export_offsets, shard, broker_name),
+                        root_of=deployment.place,
                     )
                 except WrongUse as error:
                     raise WrongUse(
                         f"{error}. Set RMQ_EXPORT_FOLDER to a folder that the user of Airflow's processes can write to"
                     ) from error
-                answers.append(
-                    self.logged(
-                        asdict(merged)
-                        | {
-                            "broker_name": broker_name,
-                            "notes": list(merged.notes),
-                            "groups": export.groups,
-                            "waiting_retries": dict(export.waiting_retries),
-                            "waiting_messages": dict(export.waiting_messages),
-                            "waiting_deleted": dict(export.waiting_deleted),
-                            "waiting_levels": export.waiting_levels,
-                            "given_again": dict(export.given_again),
-                            "left_out": {key: list(ids) for key, ids in export.left_out.items()},
-                        }
-                    )
-                )
+                answers.append(self.logged(_answer(broker_name, merged)))
         return answers
+
+
+def _answer(broker_name: str, merged: MergedExport) -> Answer:
+    export = merged.export
+    return {
+        "broker_name": broker_name,
+        "file": merged.file,
+        "changed": merged.changed,
+        "lowered": merged.lowered,
+        "notes": list(merged.notes),
+        "groups": export.groups,
+        "waiting_retries": dict(export.waiting_retries),
+        "waiting_messages": dict(export.waiting_messages),
+        "waiting_deleted": dict(export.waiting_deleted),
+        "waiting_levels": export.waiting_levels,
+        "given_again": dict(export.given_again),
+        "left_out": {key: list(ids) for key, ids in export.left_out.items()},
+    }

@@ -6,30 +6,36 @@ they change is written back: the previous file as ``.bak`` first, each object as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import quote
 
+from rmq_store.broker_files.export_lock import one_export
 from rmq_store.broker_files.offsets_to_broker import (
+    CONSUMER_OFFSETS,
     DELAY_OFFSETS,
+    LMQ_OFFSETS,
     How,
-    OffsetForm,
     OffsetWrite,
     planned_writes,
     write_both,
 )
-from rmq_store.errors import BadData, WrongUse
+from rmq_store.errors import BadData, HeldByAnother, StaleAttempt, WrongUse
 from rmq_store.lake.broker.export import OffsetsExport
 from rmq_store.lake.table.object_store import Root
+
+_TRIES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergedExport:
     """What a merge did to the two files of a broker."""
 
+    export: OffsetsExport
+    """What was merged."""
     file: str
     """The path or address of ``consumerOffset.json``, or of the file that the broker reads in its place."""
     changed: bool
@@ -42,32 +48,54 @@ def merge_export(
     folder: str,
     shard_name: str,
     broker_name: str,
-    export: OffsetsExport,
+    read: Callable[[], OffsetsExport],
     *,
     root_of: Callable[[str], Root] = Root.parse,
 ) -> MergedExport:
     """Merge the offsets into ``consumerOffset.json`` and ``delayOffset.json`` of a broker below ``folder``, and write those
     that change; the file before stays as ``.bak``.
 
-    ``root_of``: the prefix of an address, with the keys to use.
+    ``read`` reads the offsets from the store. Of exports at once none puts older offsets over newer ones: in a folder one runs
+    at a time, and in S3 the offsets are read again where the objects were replaced meanwhile. ``root_of``: the prefix of an
+    address, with the keys to use.
 
-    Raises WrongUse and BadData as ``planned_writes`` and ``write_both``, StoreUnusable for a prefix that cannot be used.
+    Raises WrongUse and BadData as ``planned_writes`` and ``write_both``, StoreUnusable for a prefix that cannot be used,
+    HeldByAnother where another export to the files runs, or others replaced the objects each time.
     """
     place = f"{folder.rstrip('/')}/{shard_name}/{_folder_of(broker_name)}"
     if not place.startswith("s3://"):
-        return _merged(Path(place), export, str)
+        with one_export(Path(place, CONSUMER_OFFSETS.name)):
+            return _merged(Path(place), read(), str)
     root = root_of(place)
+    for _ in range(_TRIES):
+        with suppress(StaleAttempt):
+            return _merged_objects(root, place, read)
+    raise HeldByAnother(
+        f"other exports replaced the files in {place} while this one ran, {_TRIES} times: wait until they have ended, and "
+        "export again. Nothing was written"
+    )
+
+
+def _merged_objects(root: Root, place: str, read: Callable[[], OffsetsExport]) -> MergedExport:
+    """Raises StaleAttempt when the objects were replaced while this export ran."""
     with TemporaryDirectory(prefix="rmq-export-") as scratch:
         copy = Path(scratch)
 
         def named(text: object) -> str:
             return str(text).replace(scratch, place)
 
-        with _written_back(root, copy, (export.form, DELAY_OFFSETS)):
-            try:
-                return _merged(copy, export, named)
-            except (BadData, WrongUse) as error:
-                raise type(error)(named(error)) from error
+        before = {name: root.look_at(name)[0] for name in _OBJECTS}
+        for name, content in before.items():
+            if content is not None:
+                (copy / name).write_bytes(content)
+        export = read()
+        try:
+            merged = _merged(copy, export, named)
+        except (BadData, WrongUse) as error:
+            _write_back(root, copy, before)  # what was changed before the error
+            raise type(error)(named(error)) from error
+        _write_back(root, copy, before)
+        return merged
 
 
 def _merged(folder: Path, export: OffsetsExport, named: Callable[[object], str]) -> MergedExport:
@@ -77,6 +105,7 @@ def _merged(folder: Path, export: OffsetsExport, named: Callable[[object], str])
         file, export.offsets, export.delays, export.version, How.UPDATE, export.form
     )
     return MergedExport(
+        export=export,
         file=named(file),
         changed=any(write_both(writes)),
         lowered=sum(len(write.lowered) for write in writes),
@@ -84,23 +113,19 @@ def _merged(folder: Path, export: OffsetsExport, named: Callable[[object], str])
     )
 
 
-@contextmanager
-def _written_back(root: Root, copy: Path, forms: Iterable[OffsetForm]) -> Iterator[None]:
-    """The broker's objects as files in ``copy``. At the end of the block, also after an error, those that changed are
-    written back."""
-    before: dict[str, bytes | None] = {}
-    for form in forms:
-        for name in (f"{form.name}.bak", form.name):  # in the order of the writes
-            before[name], _ = root.look_at(name)
-            if (content := before[name]) is not None:
-                (copy / name).write_bytes(content)
-    try:
-        yield
-    finally:
-        for name, content in before.items():
-            file = copy / name
-            if file.exists() and (now := file.read_bytes()) != content:
-                root.replace(name, now)
+_OBJECTS = tuple(f"{form.name}{end}" for form in (CONSUMER_OFFSETS, LMQ_OFFSETS, DELAY_OFFSETS) for end in (".bak", ""))
+"""In the order of the writes."""
+
+
+def _write_back(root: Root, copy: Path, before: Mapping[str, bytes | None]) -> None:
+    """Write the files in ``copy`` that have changed. Raises StaleAttempt when an object is not the one from ``before``."""
+    files = {name: copy / name for name in _OBJECTS}
+    after = {name: file.read_bytes() for name, file in files.items() if file.exists()}
+    changed = {name: content for name, content in after.items() if content != before[name]}
+    if changed and any(root.look_at(name)[0] != content for name, content in before.items()):
+        raise StaleAttempt(f"the objects in {root.location} were replaced meanwhile; nothing was written")
+    for name, content in changed.items():
+        root.replace(name, content)
 
 
 def _folder_of(broker_name: str) -> str:
