@@ -6,9 +6,10 @@ has the offsets that were committed here and, where there are none, the broker's
 is merged into the existing file: keys that are unknown here stay, and an imported offset never lowers the file's. The
 file `delayOffset.json` in the same folder has how far each delay level has been delivered: before a cut-over by the
 broker, after it by this store. The answer counts the messages that still wait here: a broker that takes over these
-offsets would not see them.
+offsets would not see them. The note of the run says which brokers' files changed, and how many offsets were lowered.
 
-**Running it again.** Everything is derived from the commit log, so a second run changes nothing.
+**Running it again.** Everything is derived from the commit log, so a second run changes nothing. While another export to a
+broker's files runs, also one of `rmq offsets export`, the task fails and is tried again.
 
 **When not to use it.** To commit offsets: each window commits its own, together with its results.
 

@@ -170,6 +170,32 @@ def _maintained(nouns: Mapping[str, tuple[str, str]], answers: Sequence[Answer])
     return [_number(count, *nouns[name]) for name, count in counts.items() if count]
 
 
+def dispatch_sentence(answer: Answer) -> str:
+    """A dispatch: how many commits of each shard, the sum over its derived tables."""
+    commits = sum(answer.values())
+    if not commits:
+        return "no commit was left to dispatch"
+    return f"{_number(commits, 'commit')} dispatched, the sum over the derived tables"
+
+
+def export_sentence(answers: Sequence[Answer]) -> str:
+    """An export of offsets, from an answer per broker."""
+    if not answers:
+        return "no broker was imported"
+    changed = [answer["broker_name"] for answer in answers if answer["changed"]]
+    files = f"the files of {listed(changed)} changed" if changed else "no file changed"
+    lowered = [
+        f"{_number(answer['lowered'], 'offset')} of {answer['broker_name']}, which consumes again from there"
+        for answer in answers
+        if answer["lowered"]
+    ]
+    notes = sum(len(answer["notes"]) for answer in answers)
+    parts = [f"offsets of {_number(len(answers), 'broker')} exported: {files}"]
+    parts += [f"lowered: {listed(lowered)}"] if lowered else []
+    parts += [f"{_number(notes, 'note')} in the log"] if notes else []
+    return "; ".join(parts)
+
+
 def planned_sentence(answer: Answer) -> str:
     """A run for all planned groups."""
     groups = f"{answer['groups_with_work']:,} of {_number(answer['planned_groups'], 'planned group')}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -726,7 +727,12 @@ def test_offsets_are_exported_in_the_brokers_own_form_and_the_file_before_is_kep
 ) -> None:
     middle = value(deployed, "SELECT median(store_timestamp)::BIGINT FROM messages WHERE topic = 'PaymentFlow'")
     run(CONSUME, {"until": middle})
-    (first,) = run("rmq_persist_offsets")["export"]
+    result = run("rmq_persist_offsets")
+    (first,) = result["export"]
+    dispatch, export = (run_note(result["run"]) or "").split("\n\n")
+    assert dispatch.startswith("RocketMQ dispatch: ")
+    assert "commit" in dispatch
+    assert export == "RocketMQ export: offsets of 1 broker exported: the files of broker-a changed"
     file = tmp_path / "exports" / "broker-a" / "broker-a" / "consumerOffset.json"
     assert first["file"] == str(file)
     assert first["waiting_retries"]["payments"] > 0
@@ -740,9 +746,13 @@ def test_offsets_are_exported_in_the_brokers_own_form_and_the_file_before_is_kep
     assert (unchanged["changed"], file.read_text()) == (False, text)
     run(CONSUME)
     text = text.replace('"offsetTable":{', '"offsetTable":{"Elsewhere@others":{0:9},')
+    text = re.sub(r'("PaymentFlow@payments":\{\s*0:)\d+', r"\g<1>99999", text)
     file.write_text(text)
-    (changed,) = run("rmq_persist_offsets")["export"]
-    assert changed["changed"] is True
+    result = run("rmq_persist_offsets")
+    (changed,) = result["export"]
+    assert (changed["changed"], changed["lowered"]) == (True, 1)
+    lowered = "lowered: 1 offset of broker-a, which consumes again from there; 1 note in the log"
+    assert (run_note(result["run"]) or "").endswith(f"the files of broker-a changed; {lowered}")
     assert file.with_name("consumerOffset.json.bak").read_text() == text != file.read_text()
     assert ("Elsewhere", "others", 0, 9) in parse_consumer_offsets(file.read_text()).commits()
 

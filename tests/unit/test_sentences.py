@@ -29,6 +29,8 @@ KEPT: dict[str, Any] = {
     "messages_removed": 0, "messages_lost": 0, "joined": 0, "checkpoint": False, "log_files_deleted": 0, "files_deleted": 0,
     "before": {}, "warnings": [],
 }  # fmt: skip
+EXPORTED: dict[str, Any] = {"broker_name": "broker-a", "changed": False, "lowered": 0, "notes": []}
+LOWERED = "offsets of broker-a, which consumes again from there"
 WOULD_READ = "would read 900 messages (12,000 bytes) of 1 queue"
 BEFORE = "the request was committed before, nothing was done now: "
 COUNTS = "1,400 messages: 999 acked, 401 retried"
@@ -144,6 +146,15 @@ PLANNED: dict[str, Any] = {
             "the request was committed before: 4 files joined; now 2 files joined; 1 warning in the log",
         ),
         ("maintain", [KEPT | {"before": {"files_to_delete": 3}}], f"{BEFORE}up to 3 data files deleted"),
+        ("dispatch", {"shard-1": 4, "shard-2": 1}, "5 commits dispatched, the sum over the derived tables"),
+        ("dispatch", {"shard-1": 0}, "no commit was left to dispatch"),
+        ("export", [], "no broker was imported"),
+        ("export", [EXPORTED], "offsets of 1 broker exported: no file changed"),
+        (
+            "export",
+            [EXPORTED | {"changed": True, "lowered": 1_200, "notes": ["n"]}, EXPORTED | {"broker_name": "b", "changed": True}],
+            f"offsets of 2 brokers exported: the files of broker-a, b changed; lowered: 1,200 {LOWERED}; 1 note in the log",
+        ),
         ("planned", PLANNED, "5 messages of 1 of 3 planned groups"),
     ],
 )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
+from rmq_store.admin.sentences import dispatch_sentence, export_sentence
 from rmq_store.airflow.operators.base import RmqOperator
 from rmq_store.airflow.task import Answer
 from rmq_store.errors import WrongUse
@@ -20,11 +21,15 @@ class RmqDispatchOperator(RmqOperator):
     """Bring the tables ``consumequeue`` and ``offsets`` up to the newest commit."""
 
     def act(self, context: Context) -> Answer:
-        """Return the version of each shard."""
+        """Return how many commits of each shard were dispatched, the sum over its derived tables."""
         from rmq_store.lake.commit.dispatch import dispatch
 
         host = Host()
-        return self.logged({shard.name: dispatch(shard, host) for shard in self.hook.deployment.open_store().shards()})
+        answer = self.logged(
+            {shard.name: dispatch(shard, host) for shard in self.hook.deployment.open_store().shards()}
+        )
+        self.note(context, dispatch_sentence(answer))
+        return answer
 
 
 class RmqExportOffsetsOperator(RmqOperator):
@@ -60,6 +65,7 @@ class RmqExportOffsetsOperator(RmqOperator):
                         f"{error}. Set RMQ_EXPORT_FOLDER to a folder that the user of Airflow's processes can write to"
                     ) from error
                 answers.append(self.logged(_answer(broker_name, merged)))
+        self.note(context, export_sentence(answers))
         return answers
 
 
