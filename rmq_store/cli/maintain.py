@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -68,6 +69,7 @@ def maintain(
     output, host = Output(options.as_json), Host()
     settings = optional_settings(options.settings)
     shards = open_store(options.root).shards(shard)
+    from rmq_store.lake.maintain.maintain import committed
     from rmq_store.lake.maintain.maintain import maintain as maintain_shard
 
     request = MaintainRequest(
@@ -84,7 +86,15 @@ def maintain(
         return progress_of(output, unit)
 
     reports: list[TableReport] = []
-    COMMITTED.set(lambda: {"tables": [report.answer() for report in reports]})
+
+    def answer_so_far() -> dict[str, Any]:
+        """Also of a shard in which a later step failed."""
+        of_shards: dict[str, dict[str, int]] = {}
+        with suppress(Exception):  # the answer is about another error, and the store may be gone
+            of_shards |= {one.name: counts for one in shards if (counts := committed(one, request))}
+        return {"committed": of_shards, "tables": [report.answer() for report in reports]}
+
+    COMMITTED.set(answer_so_far)
     for one in shards:
         reports += maintain_shard(one, request, host, progress)
     removals = [row for report in reports for row in _removals(report)]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import time
+from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from rmq_store.lake.maintain import compact, derived
@@ -156,6 +158,31 @@ def test_retention_removes_what_the_settings_say_and_the_groups_allow(busy: Rmq)
     assert busy.json("audit")["audit"] == []
     assert busy.json("dispatch", "--check")["status"] == "ok"
     assert "held_by" in busy("maintain", "--dry-run").out
+
+
+def test_an_error_after_the_retention_says_what_was_committed(busy: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = busy.folder / "consumers.toml"
+    settings.write_text(settings.read_text() + RETENTION)
+
+    joined = compact._joined
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+
+        def joined_on_a_full_disk(*arguments: Any) -> Any:
+            patch.setattr(pq, "ParquetWriter", full)
+            return joined(*arguments)
+
+        patch.setattr(compact, "_joined", joined_on_a_full_disk)
+        ended = busy("maintain", "--json")
+    answer = ended.json()
+    assert (ended.exit_code, answer["error"], answer["tables"]) == (1, "StoreUnusable", [])
+    assert answer["committed"] == {"broker-a": {"messages_removed": WINDOWS * 50, "messages_lost": 0}}
+    assert "This commit was not made, and earlier ones stay" in answer["message"]
+    removed = busy.json("sql", "SELECT request_id FROM removed_ranges")
+    assert {row["request_id"] for row in removed} == {answer["request_id"]}
 
 
 def test_wrong_settings_stop_maintenance_before_it_begins(busy: Rmq) -> None:

@@ -150,9 +150,7 @@ def test_a_store_that_refuses_the_rows_of_a_task_ends_the_window_at_once(
 ) -> None:
     said = str(error.strerror) if isinstance(error, OSError) else "403 AccessDenied"
     at_step(wrong, "2.claimed", lambda: fail_first(wrong, pq, "ParquetWriter", error))
-    with pytest.raises(
-        StoreUnusable, match=f"cannot write kind=msg/.*{re.escape(said)}.*Nothing of this run was committed"
-    ):
+    with pytest.raises(StoreUnusable, match=f"cannot write kind=msg/.*{re.escape(said)}.*This commit was not made"):
         patient.consume()
     wrong.undo()
     assert naps == []

@@ -58,8 +58,7 @@ def maintain(
         if request.steps & (_OF_COMMIT_LOG if name == "commitlog" else _OF_DERIVED):
             _check_log(table)
     reports = {name: _begun(shard, name, table) for name, table in tables.items()}
-    actions = [action for step, action in ACTION_OF.items() if step in request.steps]
-    reports["commitlog"].before = done_before(shard.ctls_of_request(request.request_id, None, *actions))
+    reports["commitlog"].before = committed(shard, request)
     if Step.RETENTION in request.steps and request.rules:
         retention = RetentionRequest(
             request_id=request.request_id,
@@ -103,6 +102,12 @@ def maintain(
             with progress_of(f"files without a name in {name}") as progress:
                 reports[name].deleted = vacuum(shard, table, deletion, host, progress).deleted
     return _ended(reports, tables)
+
+
+def committed(shard: Shard, request: MaintainRequest) -> dict[str, int]:
+    """What the request has committed in the shard, as of the handle's snapshot: the counts of ``done_before``."""
+    actions = [action for step, action in ACTION_OF.items() if step in request.steps]
+    return done_before(shard.ctls_of_request(request.request_id, None, *actions))
 
 
 def _begun(shard: Shard, name: str, table: LakeTable) -> TableReport:

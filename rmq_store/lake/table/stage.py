@@ -135,8 +135,8 @@ def stage(root: Root, table_path: str, file: NewFile) -> StagedFile:
         if isinstance(error, OSError):
             reason = f"cannot write {file.path} at {root.location}: {error}"
         raise StoreUnusable(
-            f"{cleaned(reason, secret_values(root.storage_options))}. Nothing of this run was committed; run the same request "
-            "again when the store can be written again."
+            f"{cleaned(reason, secret_values(root.storage_options))}. This commit was not made, and earlier ones stay; run the "
+            "same request again when the store can be written again."
         ) from None
     return staged
 
