@@ -133,8 +133,8 @@ class ConsumeReport:
 
     @property
     def warnings(self) -> list[str]:
-        """Errors after a commit, such as a failed dispatch."""
-        return [warning for shard in self.shards for window in shard.windows for warning in window.warnings]
+        """Errors after a commit, such as a failed dispatch, and that queues of an orderly group are blocked."""
+        return [warning for shard in self.shards for warning in shard.warnings]
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,16 @@ from rmq_store.filter.subscription import SubscriptionData
 from rmq_store.message.message import MessageQueue
 from rmq_store.settings.settings import GroupSettings, Settings
 from rmq_store.utils.times import format_time
-from rmq_store.window.consume_request import BOUNDS, ConsumeRequest, Scope, bounds_of, bounds_parameter
+from rmq_store.window.consume import blocked_offsets
+from rmq_store.window.consume_request import (
+    BOUNDS,
+    ConsumeRequest,
+    Scope,
+    bounds_of,
+    bounds_parameter,
+    messages_remaining,
+)
+from rmq_store.window.ranges import left_behind
 
 
 def refuse_replay(act: str, group: str) -> None:
@@ -131,6 +140,20 @@ def newest_bounds(name: str, commits: Sequence[Ctl]) -> dict[MessageQueue, int]:
     return bounds_of(begun[-1] if begun and begun[-1].parameter(BOUNDS) else first_window(name, commits))
 
 
+def unread_in_blocked(name: str, commits: Sequence[Ctl], positions: Positions) -> tuple[QueueRange, ...]:
+    """What the newest attempt of a replay leaves unread in queues that are blocked now. ``commits``: as for ``newest_bounds``,
+    which raises the same errors."""
+    bounds = newest_bounds(name, commits)
+    stops = blocked_offsets(positions, name, bounds)
+    if not stops:
+        return ()
+    begun = [ctl.request_id for ctl in commits if ctl.action is Action.REPLAY]
+    newest = begun[-1] if begun else first_window(name, commits).request_id
+    parts = [ctl for ctl in commits if ctl.action is Action.CONSUME and ctl.request_id == newest]
+    most = parts[0].parameter("max_messages") if parts else None
+    return left_behind(stops, bounds, messages_remaining(most, parts))
+
+
 def next_attempt(name: str, request: ConsumeRequest, commits: Sequence[Ctl], late: Late = lambda _: ()) -> Attempt:
     """The attempt of the request: the one that it began before, else the next, which repeats the newest one, with what came
     ``late``. ``commits``: those of the replay group in this shard, oldest first.
@@ -154,12 +177,18 @@ def next_attempt(name: str, request: ConsumeRequest, commits: Sequence[Ctl], lat
     if known.action is Action.REPLAY and known.parameter(BOUNDS):
         starts, bounds = {move.queue: move.to_offset for move in known.moved}, bounds_of(known)
     else:  # the first attempt, and those that earlier versions have begun, which repeat it
-        of_first = [consumed.range for c in windows if c.request_id == first.request_id for consumed in c.consumed]
+        parts = [ctl for ctl in windows if ctl.request_id == first.request_id]
+        of_first = [consumed.range for part in parts for consumed in part.consumed]
         # A queue may have come with a later part.
         starts = {range_.queue: range_.begin for range_ in reversed(of_first)}
         bounds = {range_.queue: range_.end for range_ in of_first}
-        if first.parameter("max_messages") is None:  # it may have ended earlier, at a message that blocks its queue
+        # It may have ended earlier, at messages that block their queues.
+        if (most := first.parameter("max_messages")) is None:
             bounds = {queue: end for queue, end in bounds_of(first).items() if queue in starts}
+        else:
+            stops = {one.range.queue: bounds[one.range.queue] for part in parts for one in part.blocked}
+            unread = left_behind(stops, bounds_of(first), messages_remaining(most, parts))
+            bounds |= {range_.queue: range_.end for range_ in unread}
     attempt = Attempt(number, first.parameter("topic"), starts, bounds, of_request)
     if of_request is None:
         attempt = attempt.extended(late(bounds))

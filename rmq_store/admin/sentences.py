@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rmq_store.consumer.replay_name import replayed_group
+from rmq_store.message.message_const import retry_topic
 from rmq_store.utils.suggestions import listed
 from rmq_store.utils.times import format_time
 
 if TYPE_CHECKING:
     from rmq_store.commit.claim import Held
+    from rmq_store.commit.positions import QueueRange
     from rmq_store.window.consume import WindowReport
     from rmq_store.window.dry_run import ConsumePlan
     from rmq_store.window.due import WaitingRetries
@@ -28,7 +31,7 @@ def window_sentence(answer: Answer) -> str:
         parts.append(f"next retry due at {format_time(answer['next_retry_ms'])}")
     if not answer["complete"]:
         parts.append("more to come")
-    return _before(answer) + "; ".join(parts) + _warnings([answer])
+    return _before(answer) + "; ".join(parts) + _blocked_part(answer) + _warnings([answer])
 
 
 def late_sentence(messages: int) -> str:
@@ -39,12 +42,33 @@ def late_sentence(messages: int) -> str:
     )
 
 
+def blocked_warnings(group: str, unread: Sequence[QueueRange]) -> list[str]:
+    """That queues of an orderly group are blocked, and what reads on: of a replay another attempt, as its windows are over, and
+    of other queues the next window. ``unread``: what was left in each of them, by offset."""
+    retries = retry_topic(group)
+    replayed = [one for one in unread if replayed_group(group) is not None and one.queue.topic != retries]
+    others = [one for one in unread if one not in replayed]
+    warnings = []
+    if replayed:
+        warnings.append(
+            f"{_waiting_queues(len(replayed))}, so that the replay has not consumed {_messages(sum(map(len, replayed)))}: "
+            "once the listener handles it, begin another attempt, with a reason in 'reprocess' of the form in Airflow, or by "
+            f"rmq replay --group {group} --reprocess REASON"
+        )
+    if others:
+        warnings.append(
+            f"{_waiting_queues(len(others))}: the next window of {group} tries again (see the view blocked)"
+        )
+    return warnings
+
+
 def finish_sentence(answer: Answer) -> str:
     """The rounds of retries that end a replay."""
+    rest = f"{_blocked_part(answer)}{_warnings([answer])}"
     if not answer["rounds"]:
-        return "no message of the replay is left to retry"
+        return f"no message of the replay is left to retry{rest}"
     counts = _counts(answer["messages"], answer["outcomes"], {})
-    return f"{_before(answer)}{_number(answer['rounds'], 'round')} of retries, {counts}; none is left"
+    return f"{_before(answer)}{_number(answer['rounds'], 'round')} of retries, {counts}; none is left{rest}"
 
 
 def deliver_sentence(answers: Sequence[Answer], started: Sequence[str] = ()) -> str:
@@ -69,8 +93,8 @@ def replay_preview_sentence(answer: Answer) -> str:
     """What a replay would read, from its preview, and what would be done to finish it."""
     finish = _to_finish(answer.get("to_finish", 0))
     if answer["status"] == "already_committed":
-        before = _COMMITTED_BEFORE
-        return "; ".join([before, *finish]) if finish else f"{before}, there is nothing left to do"
+        parts = [_COMMITTED_BEFORE, *finish] if finish else [f"{_COMMITTED_BEFORE}, there is nothing left to do"]
+        return "; ".join([*parts, *answer["notes"]])
     if finish and not answer["queues"]:
         return "; ".join([*finish, *answer["notes"]])
     size = f"{_messages(answer['messages'])} ({_number(answer['bytes'], 'byte')}) of {_number(len(answer['queues']), 'queue')}"
@@ -199,7 +223,7 @@ def export_sentence(answers: Sequence[Answer]) -> str:
 def planned_sentence(answer: Answer) -> str:
     """A run for all planned groups."""
     groups = f"{answer['groups_with_work']:,} of {_number(answer['planned_groups'], 'planned group')}"
-    return f"{_before(answer)}{_messages(answer['messages'])} of {groups}{_warnings([answer])}"
+    return f"{_before(answer)}{_messages(answer['messages'])} of {groups}{_blocked_part(answer)}{_warnings([answer])}"
 
 
 # --- progress ----------------------------------------------------------------------------------------------------------
@@ -210,14 +234,27 @@ def window_line(report: WindowReport) -> str:
     counts = [f"{count:,} {outcome}" for outcome, count in report.counts().items() if count]
     messages = f"{report.messages():,} messages" + (f" ({', '.join(counts)})" if counts else "")
     more = "" if report.complete else ", more to come"
-    blocked = len({blocked.range.queue for blocked in report.blocked})
-    waits = f", {blocked} queues wait at a failed message (see the view blocked)" if blocked else ""
+    waits = f", {_blocked_text(len(report.unread), sum(map(len, report.unread)))}" if report.unread else ""
     held = "".join(f", {_held_text(one)}" for one in report.held)
     idle = f", {report.idle}" if report.idle else ""
     waiting = f", {_waiting_text(report.waiting)}" if report.waiting else ""
     return (
         f"shard {report.shard}: {report.status}, {messages}, engine {report.engine}{more}{waits}{held}{idle}{waiting}"
     )
+
+
+def _blocked_part(answer: Answer) -> str:
+    queues = answer["blocked_queues"]
+    return f"; {_blocked_text(queues, answer['not_consumed'])}" if queues else ""
+
+
+def _blocked_text(queues: int, messages: int) -> str:
+    """``messages``: those of the request that blocked queues have left."""
+    return f"{_waiting_queues(queues)} (see the view blocked), {_messages(messages)} not consumed"
+
+
+def _waiting_queues(count: int) -> str:
+    return f"{_number(count, 'queue')} {'waits' if count == 1 else 'wait'} at a failed message"
 
 
 def _held_text(held: Held) -> str:

@@ -86,5 +86,6 @@ def sum_of(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "messages": sum(outcomes.values()),
         "outcomes": outcomes,
         "offsets": {answer["shard"]: answer["offsets"] for answer in answers},
+        **{name: sum(answer.get(name, 0) for answer in answers) for name in ("blocked_queues", "not_consumed")},
         "warnings": [warning for answer in answers for warning in answer["warnings"]],
     }

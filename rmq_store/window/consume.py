@@ -16,6 +16,7 @@ from rmq_store.commit.ctl import Action, Blocked, Consumed, Ctl, Produced, Propo
 from rmq_store.commit.positions import (
     ABSENT,
     Outcome,
+    Positions,
     QueueRange,
     Tally,
     blk_id,
@@ -38,9 +39,16 @@ from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import SCHEDULE_TOPIC, retry_topic
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.utils.host import uuid7_ms
-from rmq_store.window.consume_request import RETRIES_ONLY, ConsumeRequest, identity_parameters
+from rmq_store.window.consume_request import (
+    RETRIES_ONLY,
+    ConsumeRequest,
+    bounds_of,
+    identity_parameters,
+    messages_remaining,
+)
 from rmq_store.window.due import SegmentsOf, WaitingRetries, waiting_retries
 from rmq_store.window.plan import Plan, Planner, request_parameters
+from rmq_store.window.ranges import left_behind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +71,9 @@ class WindowReport:
     consumed: tuple[Consumed, ...] = ()
     blocked: tuple[Blocked, ...] = ()
     """The messages that block queues of an orderly group."""
+    unread: tuple[QueueRange, ...] = ()
+    """What the request leaves unread in these queues, by offset. Of a request that was committed before it is that of all its
+    windows, as far as it is still unread and blocked."""
     held: tuple[Held, ...] = ()
     """The claims of other requests on queues that this request wants too."""
     idle: str = ""
@@ -154,14 +165,33 @@ def next_window(
     shard, group = planner.shard, planner.group
     _refuse_other(request, parts)
     if any(part.request_complete for part in parts):
-        return _nothing_to_do(shard.name, group.name, request, parts)
+        return _nothing_to_do(shard.name, group.name, request, parts, unread=_unread(planner.positions, request, parts))
     plan = planner.plan(request, parts, before, None if taken is None else taken.queues())
     if plan.ranges:
         return plan
     if taken is not None:
         _refuse_unclaimed(shard.name, plan, taken)
     waiting = None if parts else waiting_retries(plan.positions, segments_of, group.name)
-    return _nothing_to_do(shard.name, group.name, request, parts, idle=plan.idle, waiting=waiting)
+    unread = _unread(plan.positions, request, parts)
+    return _nothing_to_do(shard.name, group.name, request, parts, unread=unread, idle=plan.idle, waiting=waiting)
+
+
+def _unread(positions: Positions, request: ConsumeRequest, parts: Sequence[Ctl]) -> tuple[QueueRange, ...]:
+    """What the windows of the request have left unread in queues that are blocked now. Another request may have read on."""
+    queues = {one.range.queue for part in parts for one in part.blocked}
+    if not queues:
+        return ()
+    stops = blocked_offsets(positions, parts[0].group or "", queues)
+    return left_behind(stops, bounds_of(parts[0]), messages_remaining(request.max_messages, parts))
+
+
+def blocked_offsets(
+    positions: Positions, group: str, queues: Iterable[MessageQueue] | None = None
+) -> dict[MessageQueue, int]:
+    """The offsets at which blocked queues of an orderly group stay; of these ``queues``, or of all."""
+    offsets = positions.offsets_of(group)
+    of_these = offsets if queues is None else [queue for queue in queues if queue in offsets]
+    return {queue: offsets[queue] for queue in of_these if positions.get(blk_id(group, queue)) is not None}
 
 
 def _nothing_to_do(
@@ -170,6 +200,7 @@ def _nothing_to_do(
     request: ConsumeRequest,
     parts: Sequence[Ctl],
     *,
+    unread: tuple[QueueRange, ...],
     idle: str = "",
     waiting: WaitingRetries | None = None,
 ) -> WindowReport:
@@ -185,14 +216,20 @@ def _nothing_to_do(
         commit_id=last.commit_id if last else None,
         consumed=tuple(consumed for part in parts for consumed in part.consumed),
         blocked=tuple(blocked for part in parts for blocked in part.blocked),
+        unread=unread,
         delayed=tuple(segment for part in parts for segment in _delayed(part)),
         idle=idle,
         waiting=waiting,
     )
 
 
-def committed_window(shard: str, engine: str, ctl: Ctl, version: int, held: tuple[Held, ...]) -> WindowReport:
+def committed_window(
+    shard: str, engine: str, plan: Plan, ctl: Ctl, version: int, held: tuple[Held, ...]
+) -> WindowReport:
     """The report of a window that has just been committed. ``version``: the table version that the commit made."""
+    queues = {one.range.queue for one in ctl.blocked}
+    stops = {one.range.queue: one.range.end for one in ctl.consumed if one.range.queue in queues}
+    limit = None if plan.limit is None else plan.limit - sum(one.messages for one in ctl.consumed)
     return WindowReport(
         status=Status.COMMITTED,
         shard=shard,
@@ -205,6 +242,7 @@ def committed_window(shard: str, engine: str, ctl: Ctl, version: int, held: tupl
         complete=ctl.request_complete,
         consumed=ctl.consumed,
         blocked=ctl.blocked,
+        unread=left_behind(stops, plan.bounds, limit),
         held=held,
         delayed=_delayed(ctl),
     )

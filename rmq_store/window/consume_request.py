@@ -81,11 +81,12 @@ def only_retries(request: ConsumeRequest) -> tuple[ConsumeRequest, Scope]:
     return replace(request, parameters={**request.parameters, RETRIES_ONLY: True}), Scope(retries_only=True)
 
 
-def messages_remaining(request: ConsumeRequest, parts: Sequence[Ctl]) -> int | None:
-    """How many messages the request may still consume after its ``parts``; None: no limit. Lost offsets do not count."""
-    if request.max_messages is None:
+def messages_remaining(max_messages: int | None, parts: Sequence[Ctl]) -> int | None:
+    """How many messages a request with that limit may still consume after its ``parts``; None: no limit. Lost offsets do not
+    count."""
+    if max_messages is None:
         return None
-    return max(request.max_messages - sum(consumed.messages for part in parts for consumed in part.consumed), 0)
+    return max(max_messages - sum(consumed.messages for part in parts for consumed in part.consumed), 0)
 
 
 def identity_parameters(request: ConsumeRequest) -> dict[str, Any]:

@@ -124,6 +124,8 @@ class ShardPlan:
     retries: Retries = Retries()
     idle: str = ""
     """Why this consumer has no queue; empty when it has one."""
+    unread: tuple[QueueRange, ...] = ()
+    """Of a request that is complete: what it left unread in queues that are blocked now, by offset."""
     error: RmqError | None = None
     """The error with which the request would end after the windows."""
 

@@ -85,6 +85,8 @@ class Plan:
     """The queues in which the request wants more than this window takes."""
     tried: tuple[Blocked, ...] = ()
     """What blocks the queues of an orderly group, and how often it was tried."""
+    limit: int | None = None
+    """How many messages the request may still consume, those of this window too; None: no limit."""
     idle: str = ""
     """Why this consumer has no queue; empty when it has one."""
     subscription: str | None = None
@@ -210,6 +212,7 @@ class Planner:
             others=frozenset(starts.others),
             unfinished=unfinished,
             tried=self._tried(ranges),
+            limit=messages_remaining(request.max_messages, parts),
             idle=starts.idle,
             subscription=subscription,
             sub_version=sub_version,
@@ -493,7 +496,7 @@ class Planner:
         free = {queue: start for queue, start in pending.items() if claimed is None or queue in claimed}
         held = {queue: start for queue, start in pending.items() if queue not in free}
 
-        limit = messages_remaining(request, parts)
+        limit = messages_remaining(request.max_messages, parts)
         whole = self._planned(free, bounds, limit)
         ranges = self._planned(
             free, bounds, min((n for n in (limit, group.max_messages) if n is not None), default=None)

@@ -131,6 +131,17 @@ def _beyond(
     )
 
 
+def left_behind(
+    stops: Mapping[MessageQueue, int], bounds: Bounds, max_messages: int | None = None
+) -> tuple[QueueRange, ...]:
+    """What a request leaves unread in blocked queues, of each at least the message that blocks it. ``stops``: where these
+    queues stopped; behind its bound, another request has read on. ``max_messages``: how many messages the request could still
+    read; None: no limit."""
+    rests = [QueueRange(q, stop, bounds[q]) for q, stop in sorted(stops.items()) if stop < bounds.get(q, stop)]
+    planned = [PlannedRange(rest, None, 0, StartRule.STORED) for rest in rests]
+    return tuple(one.range for one in (planned if max_messages is None else _capped(planned, max_messages)))
+
+
 def _capped(planned: list[PlannedRange], max_messages: int) -> list[PlannedRange]:
     """A fair share for every queue: the smallest first, and what they do not need goes to the others."""
     rest = max_messages

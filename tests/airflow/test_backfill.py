@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -135,3 +136,68 @@ def test_messages_that_were_imported_after_the_replay_are_named_and_are_in_the_n
     assert [(one["status"], one["messages"], one["warnings"]) for one in late["consume"]] == [("committed", 9, [])]
     same = run(CONSUME, {"reprocess": "late messages"}, again=first["run"])
     assert [(one["status"], one["warnings"]) for one in same["consume"]] == [("already_committed", [])]
+
+
+IN_ORDER = """
+[[group]]
+name = "payments"
+listener = "in_order_listener:pay"
+mode = "orderly"
+consume_message_batch_max_size = 1
+consume_from_where = "CONSUME_FROM_FIRST_OFFSET"
+engine = "local"
+schedule = "*/10 * * * *"
+[[group.subscription]]
+topic = "PaymentFlow"
+"""
+FAILS = """
+from pathlib import Path
+
+def pay(messages, context):
+    if messages[0].queue_offset == 1 and Path("FILE").exists():
+        raise OSError("the database is down")
+    return "SUCCESS"
+"""
+
+
+def test_what_a_blocked_queue_leaves_of_an_interval_is_a_warning_until_another_attempt_has_read_it(
+    tmp_path: Path, run: Run, as_backfill: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the answer, the note and the event of the run, when it is cleared, and where the retries are finished."""
+    down, settings, root = (tmp_path / name for name in ("down", "consumers.toml", "store"))
+    down.touch()
+    settings.write_text(IN_ORDER)
+    (tmp_path / "in_order_listener.py").write_text(FAILS.replace("FILE", str(down)))
+    for name, value in (("ROOT", root), ("SETTINGS", settings), ("LISTENER_PATH", tmp_path)):
+        monkeypatch.setenv(f"RMQ_{name}", str(value))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    world, queue = LakeWorld(root), orders(0, "PaymentFlow")
+    world.clock.now_ms = epoch_ms()  # that of the tasks
+    end = datetime.fromtimestamp((NOON - HOUR) / 1000, UTC) + timedelta(minutes=10)
+    world.fill(queue, several(4, step_ms=60_000))
+
+    first = run(CONSUME, logical_date=end, run_after=end)
+    (answer,) = first["consume"]
+    assert (first["state"], answer["status"], answer["messages"], answer["complete"]) == (
+        "success",
+        "committed",
+        1,
+        True,
+    )
+    cleared = run(CONSUME, again=first["run"])
+    finished = run("rmq_replay", {"group": answer["group"], "finish": True})
+    told = "1 queue waits at a failed message (see the view blocked), 3 messages not consumed"
+    for dag_run, one in ((first, answer), (cleared, cleared["consume"][0]), (finished, finished["finish"])):
+        assert (dag_run["state"], one["blocked_queues"], one["not_consumed"]) == ("success", 1, 3)
+        (warning,) = one["warnings"]
+        assert "the replay has not consumed 3 messages: once the listener handles it, begin another" in warning
+        assert told in (run_note(dag_run["run"]) or "")
+    extra = event_of(first["run"])
+    assert (extra["blocked_queues"], extra["not_consumed"], extra["warnings"]) == (1, 3, answer["warnings"])
+
+    down.unlink()
+    again = run(CONSUME, {"reprocess": "the database is up"}, again=first["run"])
+    finished = run("rmq_replay", {"group": answer["group"], "finish": True})
+    assert [(one["messages"], one["warnings"]) for one in again["consume"]] == [(4, [])]
+    assert (finished["finish"]["blocked_queues"], finished["finish"]["warnings"]) == (0, [])
+    assert run(CONSUME, again=first["run"])["consume"][0]["warnings"] == []

@@ -488,7 +488,11 @@ def groups_of(result: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {row.pop("group"): row for row in rows_of_groups}
 
 
-COMMITTED = {"messages": PAYMENTS, "outcomes": {"acked": PAYMENTS - NO_PRICE - 1, "retried": NO_PRICE + 1}}
+COMMITTED = {
+    "messages": PAYMENTS,
+    "outcomes": {"acked": PAYMENTS - NO_PRICE - 1, "retried": NO_PRICE + 1},
+    "blocked_queues": 0,
+}
 
 
 def test_a_planned_run_commits_for_all_groups_and_then_names_those_that_failed(

@@ -358,6 +358,38 @@ def test_what_a_listener_says_of_its_environment_leaves_no_secret_in_the_store(
     assert not any(b"-secret" in path.read_bytes() for path in imported.root.rglob("*") if path.is_file())
 
 
+def test_blocked_queues_are_a_warning_of_a_window_and_of_a_replay_also_when_it_is_asked_again(imported: Rmq) -> None:
+    text = 'def orderly(msgs, context):\n    raise OSError("the database is down")\n'
+    options = with_listener(imported, text, "orderly")[3:5]
+    settings = imported.folder / "orderly.toml"
+    settings.write_text(settings.read_text().replace('engine = "auto"', 'mode = "orderly"'))
+    (counted,) = imported.json(
+        "sql",
+        "select count(*) as messages, count(distinct queue_id) as queues from messages where topic = 'OrderEvents'",
+    )
+    queues, waits = counted["queues"], f"{counted['queues']} queues wait at a failed message"
+    for words in (["-g", "orders"], ["--all", "-g", "orders"]):
+        live = imported.json("consume", *words, *options, "--engine", "local")
+        assert (live["messages"], live["warnings"]) == (
+            0, [f"{waits}: the next window of orders tries again (see the view blocked)"],
+        )  # fmt: skip
+    replay = ["replay", "-g", "orders", "-t", "OrderEvents", "--from", "0", *options, "--request", f"{TODAY}-again"]
+    for status in ("committed", "already_committed"):
+        answer = imported.json(*replay, "--engine", "local")
+        (shard,), (warning,) = answer["shards"], answer["warnings"]
+        assert (answer["status"], shard["blocked_queues"], shard["not_consumed"]) == (
+            status,
+            queues,
+            counted["messages"],
+        )
+        assert f"{waits}, so that the replay has not consumed {counted['messages']:,} messages" in warning
+        assert f"rmq replay --group {answer['group']} --reprocess REASON" in warning
+    printed = imported(*replay, "--engine", "local")
+    assert f"{waits} (see the view blocked), {counted['messages']:,} messages not consumed" in printed.out
+    assert f"warning: {waits}" in printed.err
+    assert imported.json(*replay, "--dry-run")["notes"] == [warning]
+
+
 HOOKED = """
 def fail(msgs, context):
     raise ValueError("card 4111-1111, or worse" if msgs[0].queue_offset else "worse")

@@ -469,3 +469,17 @@ def test_a_context_must_hold_what_it_may(world: World, name: str, value: Any) ->
 
     with pytest.raises(ListenerError, match=name):
         world.consume(in_order(), f"{DAY}-1", listener)
+
+
+@story
+def test_what_a_request_left_unread_is_told_until_a_later_one_has_read_behind_its_bound(world: World) -> None:
+    """Also where that one is blocked in the same queue, by a message that was stored later."""
+    world.fill(orders(0), several(4))
+    first = world.consume(in_order(), f"{DAY}-1", suspend_at(2))
+    assert [(range_.begin, range_.end) for range_ in first.unread] == [(2, 4)]
+    assert world.consume(in_order(), f"{DAY}-1", suspend_at()).unread == first.unread
+    world.fill(orders(0), several(3, first=4))
+    second = world.consume(in_order(), f"{DAY}-2", suspend_at(5))
+    assert [(range_.begin, range_.end) for range_ in second.unread] == [(5, 7)]
+    again = world.consume(in_order(), f"{DAY}-1", suspend_at())
+    assert (again.status, len(again.blocked), again.unread) == ("already_committed", 1, ())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from rmq_store.commit.positions import grp_id
 from rmq_store.consumer.replay_name import replay_group
 from rmq_store.errors import StaleAttempt, WrongUse
 from rmq_store.message.message import MessageExt, MessageQueue
+from rmq_store.window.consume import WindowReport
 from rmq_store.window.consume_request import ConsumeRequest, Scope
 from tests.contract.engines import story
 from tests.contract.world import (
@@ -69,6 +71,35 @@ def test_another_attempt_reads_on_where_the_first_one_was_blocked(world: World) 
     assert (first.complete, consumed(first), len(first.blocked)) == (True, {orders(0): (0, 2)}, 1)
     second = world.reprocess(NAME, f"{DAY}-r2", lambda msgs, context: "SUCCESS", **ordered)
     assert (consumed(second), second.blocked) == ({orders(0): (0, 5)}, ())
+
+
+@story
+@pytest.mark.parametrize("most", [None, 4])
+def test_a_replay_says_what_it_leaves_unread_in_blocked_queues_and_the_next_attempt_reads_it(
+    world: World, most: int | None
+) -> None:
+    """Also where it is asked again; until another attempt has read it. A limit on its messages holds for what is left too."""
+    world.fill(orders(0), several(5))
+    world.fill(orders(1), several(2))
+    ordered: dict[str, Any] = {"mode": "orderly", "consume_message_batch_max_size": 1}
+
+    def suspend(msgs: list[MessageExt], _: object) -> str:
+        blocks = (msgs[0].queue_id, msgs[0].queue_offset) in {(0, 1), (1, 0)}
+        return "SUSPEND_CURRENT_QUEUE_A_MOMENT" if blocks else "SUCCESS"
+
+    def first(listener: Callable[..., str]) -> WindowReport:
+        request = ConsumeRequest(FIRST, ANA, max_messages=most)
+        return world.replay(group(**ordered), "Orders", NOON - HOUR, request, listener)
+
+    left = {orders(0): (1, 2 if most else 5), orders(1): (0, 2)}
+    for status in ("committed", "already_committed"):
+        report = first(suspend)
+        assert (report.status, report.complete) == (status, True)
+        assert {range_.queue: (range_.begin, range_.end) for range_ in report.unread} == left
+
+    second = world.reprocess(NAME, f"{DAY}-r2", lambda msgs, context: "SUCCESS", **ordered)
+    assert consumed(second) == {queue: (0, end) for queue, (_, end) in left.items()}
+    assert (second.unread, first(suspend).unread) == ((), ())
 
 
 @story

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from rmq_store.admin.sentences import blocked_warnings, window_line, window_sentence
 from rmq_store.commit.claim import Held, Holder
 from rmq_store.commit.ctl import Consumed, Produced
 from rmq_store.commit.positions import Outcome, Positions, QueueRange, Tally, grp_id, max_id, own_queue_id
@@ -18,7 +19,7 @@ from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.consumption import Consumption, answer, answer_so_far, queue_rows, shards_of
 from rmq_store.message.message import MessageQueue
-from rmq_store.message.message_const import SCHEDULE_TOPIC
+from rmq_store.message.message_const import SCHEDULE_TOPIC, retry_topic
 from rmq_store.settings.settings import load_settings
 from rmq_store.window.consume import WindowReport
 from rmq_store.window.consume_request import Scope
@@ -118,9 +119,49 @@ def test_a_summary_says_how_many_had_which_outcome_and_where_the_queues_stand() 
         "ranges": {"Orders broker-a:0": [0, 15]},
         "retry_levels": {"3": 1, "4": 1},
         "next_retry_ms": 7000,
+        "blocked_queues": 0,
+        "not_consumed": 0,
         "commit_id": "c15",
         "warnings": [],
     }
+
+
+@pytest.mark.parametrize(
+    ("group", "warning"),
+    [
+        ("shop", "2 queues wait at a failed message: the next window of shop tries again (see the view blocked)"),
+        (
+            "shop-replay-0123456789",
+            (
+                "2 queues wait at a failed message, so that the replay has not consumed 8 messages: once the listener handles "
+                "it, begin another attempt, with a reason in 'reprocess' of the form in Airflow, or by rmq replay --group "
+                "shop-replay-0123456789 --reprocess REASON"
+            ),
+        ),
+    ],
+)
+def test_blocked_queues_are_a_warning_with_what_reads_on(group: str, warning: str) -> None:
+    """Each queue once, with what the last of the windows says of it."""
+    ranges = [QueueRange(QUEUE, 5, 10), QueueRange(replace(QUEUE, queue_id=1), 0, 3)]
+    first = window(0, 5, group=group, complete=False, unread=tuple(ranges[:1]))
+    done = consumed_in([first, window(0, 0, group=group, unread=tuple(ranges), warnings=("not dispatched",))])
+    summary = done.summary()
+    assert (summary["blocked_queues"], summary["not_consumed"]) == (2, 8)
+    assert summary["warnings"] == answer(group, "r", [done])["warnings"] == ["not dispatched", warning]
+    assert (
+        "; 2 queues wait at a failed message (see the view blocked), 8 messages not consumed; 2 war"
+        in window_sentence(summary)
+    )
+    assert ", 1 queue waits at a failed message (see the view blocked), 5 messages not consumed" in window_line(first)
+
+
+def test_a_blocked_queue_of_retries_of_a_replay_is_read_by_its_next_window() -> None:
+    """As every window of a replay after its first request, it reads the retries."""
+    name = "shop-replay-0123456789"
+    retries = MessageQueue(retry_topic(name), "lake-a", 0)
+    warnings = blocked_warnings(name, [QueueRange(retries, 0, 1), QueueRange(QUEUE, 5, 6)])
+    assert [warning.startswith("1 queue waits at a failed message") for warning in warnings] == [True, True]
+    assert ["has not consumed 1 message:" in warnings[0], "the next window" in warnings[1]] == [True, True]
 
 
 def test_an_answer_is_told_in_all_and_by_shard_and_by_window() -> None:

@@ -11,9 +11,14 @@ from rmq_store.admin import sentences
 WINDOW: dict[str, Any] = {
     "status": "committed", "complete": True, "messages": 1400, "outcomes": {"acked": 999, "retried": 401},
     "retry_levels": {"3": 401}, "ranges": {f"T a:{n}": [0, 200] for n in range(7)}, "next_retry_ms": 1_772_366_400_000,
-    "warnings": [],
+    "blocked_queues": 0, "not_consumed": 0, "warnings": [],
 }  # fmt: skip
-FINISHED: dict[str, Any] = {"status": "committed", "rounds": 2, "messages": 30, "outcomes": {"acked": 28, "dead": 2}}
+FINISHED: dict[str, Any] = {
+    "status": "committed", "rounds": 2, "messages": 30, "outcomes": {"acked": 28, "dead": 2}, "blocked_queues": 0,
+    "not_consumed": 0, "warnings": [],
+}  # fmt: skip
+BLOCKED = {"blocked_queues": 2, "not_consumed": 1041, "warnings": ["w"]}
+WAIT = "2 queues wait at a failed message (see the view blocked), 1,041 messages not consumed; 1 warning in the log"
 DELIVERED: dict[str, Any] = {"delivered": 1, "next_due_ms": None, "warnings": []}
 REDRIVEN: dict[str, Any] = {"status": "committed", "letters": 12, "failed": 0, "topic": "%RETRY%g", "warnings": []}
 RESET: dict[str, Any] = {"status": "committed", "moves": [["a:0", 225, 0], ["a:1", 225, 0]], "warnings": []}
@@ -40,6 +45,8 @@ PLANNED: dict[str, Any] = {
     "messages": 5,
     "groups_with_work": 1,
     "planned_groups": 3,
+    "blocked_queues": 0,
+    "not_consumed": 0,
     "warnings": [],
 }
 
@@ -68,6 +75,12 @@ PLANNED: dict[str, Any] = {
             WINDOW | {"messages": 0, "outcomes": {}, "retry_levels": {}, "ranges": {}, "next_retry_ms": None},
             "no messages",
         ),
+        (
+            "window",
+            WINDOW | {"messages": 0, "outcomes": {}, "retry_levels": {}, "ranges": {"T a:0": [15, 15]}, "next_retry_ms": None}
+            | BLOCKED,
+            f"no messages; offsets 15 -> 15 in 1 queue; {WAIT}",
+        ),
         ("finish", FINISHED, "2 rounds of retries, 30 messages: 28 acked, 2 dead; none is left"),
         (
             "finish",
@@ -75,6 +88,8 @@ PLANNED: dict[str, Any] = {
             f"{BEFORE}1 round of retries, 30 messages: 28 acked, 2 dead; none is left",
         ),
         ("finish", FINISHED | {"rounds": 0}, "no message of the replay is left to retry"),
+        ("finish", FINISHED | {"rounds": 0} | BLOCKED, f"no message of the replay is left to retry; {WAIT}"),
+        ("finish", FINISHED | BLOCKED, f"2 rounds of retries, 30 messages: 28 acked, 2 dead; none is left; {WAIT}"),
         ("deliver", [DELIVERED], "1 message delivered; nothing else waits"),
         (
             "deliver",
@@ -111,6 +126,11 @@ PLANNED: dict[str, Any] = {
             "replay_preview",
             REPLAY | {"status": "already_committed"},
             "the request was committed before, there is nothing left to do",
+        ),
+        (
+            "replay_preview",
+            REPLAY | {"status": "already_committed", "notes": ["1 queue waits"]},
+            "the request was committed before, there is nothing left to do; 1 queue waits",
         ),
         (
             "replay_preview",
@@ -156,6 +176,7 @@ PLANNED: dict[str, Any] = {
             f"offsets of 2 brokers exported: the files of broker-a, b changed; lowered: 1,200 {LOWERED}; 1 note in the log",
         ),
         ("planned", PLANNED, "5 messages of 1 of 3 planned groups"),
+        ("planned", PLANNED | BLOCKED, f"5 messages of 1 of 3 planned groups; {WAIT}"),
     ],
 )  # fmt: skip
 def test_an_answer_in_words(kind: str, answer: Any, sentence: str) -> None:

@@ -259,6 +259,8 @@ class RmqConsumePlannedOperator(RmqOperator):
                 "planned_groups": len(groups),
                 "groups_with_work": len(rows),
                 "messages": sum(group.messages for group in report.groups),
+                "blocked_queues": sum(len(group.unread) for group in report.groups),
+                "not_consumed": sum(len(range_) for group in report.groups for range_ in group.unread),
                 "warnings": list(report.warnings),
             }
         )
@@ -275,6 +277,7 @@ class RmqConsumePlannedOperator(RmqOperator):
             "status": str(report.status),
             "messages": report.messages,
             "outcomes": {str(outcome): count for outcome, count in report.outcomes.items()},
+            "blocked_queues": len(report.unread),
         }
         if report.error is None:
             return row

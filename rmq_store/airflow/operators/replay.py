@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from rmq_store.admin.dag_params import ReplayParams, switch_of
 from rmq_store.admin.replay import as_replay, group_settings
-from rmq_store.admin.sentences import finish_sentence, nothing_to_read, replay_preview_sentence
+from rmq_store.admin.sentences import blocked_warnings, finish_sentence, nothing_to_read, replay_preview_sentence
 from rmq_store.airflow.arguments import check_constants, check_optional_texts, check_texts
 from rmq_store.airflow.assets import REPORTED, sum_of
 from rmq_store.airflow.links.console import RmqGroupLink, RmqNewDeadLettersLink, RmqWindowLink
@@ -24,6 +24,7 @@ from rmq_store.airflow.reporting import RecordsPreviews, ReportsOffsets
 from rmq_store.airflow.task import Answer, run_of
 from rmq_store.airflow.triggers.retries import RmqRetriesTrigger
 from rmq_store.commit.ctl import Action
+from rmq_store.commit.positions import QueueRange
 from rmq_store.commit.request import Status
 from rmq_store.consumer.replay_name import replayed_group
 from rmq_store.errors import WrongUse
@@ -340,9 +341,21 @@ class RmqFinishReplayOperator(RmqReplayBaseOperator):
         self._check_windows(context, shown)
         answers = self._rounds(context, shown, replay) if shown.nothing_to_do is None else []
         rounds = len({answer["request_id"] for answer in answers})
-        self.consumed_by_run = self.logged({"group": replay.group.name, "rounds": rounds, **sum_of(answers)})
+        answer = {"group": replay.group.name, "rounds": rounds, **sum_of(answers)}
+        unread = self._unread(replay)
+        answer["blocked_queues"] += len(unread)
+        answer["not_consumed"] += sum(map(len, unread))
+        answer["warnings"] += blocked_warnings(replay.group.name, unread)
+        self.consumed_by_run = self.logged(answer)
         self.note(context, f"{replay.group.name}: {finish_sentence(self.consumed_by_run)}")
         return self.consumed_by_run
+
+    def _unread(self, replay: Replay) -> list[QueueRange]:
+        """What the replay's windows have left unread in blocked queues: no round of retries reads on there."""
+        from rmq_store.lake.admin.replay import left_in_blocked
+
+        shards = self.hook.deployment.open_store().shards()
+        return [range_ for shard in shards for range_ in left_in_blocked(shard, replay.group.name)]
 
     def _rounds(self, context: Context, shown: Preview, replay: Replay) -> list[Answer]:
         """Consume all rounds that need not wait, or wait. Those that were committed before are read from the log.

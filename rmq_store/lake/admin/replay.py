@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rmq_store.admin.replay import as_attempt, attempt_proposal, next_attempt
+from rmq_store.admin.replay import as_attempt, attempt_proposal, next_attempt, unread_in_blocked
 from rmq_store.commit.ctl import Proposal
 from rmq_store.commit.positions import QueueRange
 from rmq_store.lake.commit.commit import commit
@@ -17,8 +17,10 @@ from rmq_store.lake.window.dry_run import plan_request
 from rmq_store.lake.window.plan import ShardLookup
 from rmq_store.lake.window.range_notes import notes_of_times
 from rmq_store.message.message import MessageQueue
+from rmq_store.message.message_const import retry_topic
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.utils.host import Host
+from rmq_store.window.consume import blocked_offsets
 from rmq_store.window.consume_request import ConsumeRequest, Scope
 from rmq_store.window.dry_run import AfterCommits, ConsumePlan, joined_plans
 from rmq_store.window.plan import Planner
@@ -82,6 +84,16 @@ def late_ranges(
     begins, ends = (search_offsets(shard, positions, queues, time_ms) for time_ms in (from_ms, until_ms))
     late = {queue: max(begins[queue], bounds.get(queue, 0)) for queue in queues}
     return [QueueRange(queue, begin, ends[queue]) for queue, begin in late.items() if begin < ends[queue]]
+
+
+def left_in_blocked(shard: Shard, name: str) -> tuple[QueueRange, ...]:
+    """What the newest attempt of a replay leaves unread in blocked queues of the shard; nothing where it has had no windows.
+    Reads only."""
+    shard.commitlog.refresh()
+    positions = shard.positions()
+    if all(queue.topic == retry_topic(name) for queue in blocked_offsets(positions, name)):
+        return ()
+    return unread_in_blocked(name, shard.ctls_since(0, group=name), positions)
 
 
 def begin_attempt(

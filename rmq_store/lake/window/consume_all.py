@@ -22,6 +22,7 @@ from queue import Empty, SimpleQueue
 from threading import Event
 from typing import TypeVar
 
+from rmq_store.admin.sentences import blocked_warnings
 from rmq_store.commit.claim import RENEW_EVERY_S, Taken
 from rmq_store.commit.ctl import Proposal
 from rmq_store.errors import CommitOutcomeUnknown, RmqError, StaleAttempt, Terminated
@@ -57,7 +58,7 @@ class ConsumeAllReport:
     request_id: str
     groups: tuple[GroupReport, ...]
     warnings: tuple[str, ...] = ()
-    """What failed after commits."""
+    """What failed after commits, and that queues of orderly groups are blocked."""
 
 
 def consume_all(
@@ -85,7 +86,9 @@ def consume_all(
             course.shards.extend(shards_of(store, course.group, chosen=shard, opened=opened))
     tick.run(courses)
     reports = tuple(course.report() for course in courses)
-    return ConsumeAllReport(request_id=request.request_id, groups=reports, warnings=tuple(tick.warnings))
+    blocked = [text for report in reports for text in blocked_warnings(report.group, report.unread)]
+    warnings = (*tick.warnings, *blocked)
+    return ConsumeAllReport(request_id=request.request_id, groups=reports, warnings=warnings)
 
 
 @dataclass(slots=True, eq=False)
@@ -278,9 +281,9 @@ class _Tick:
             outcomes = commit_together(shard, members, self._host)
             for (one, _), outcome in zip(ready, outcomes, strict=True):
                 if isinstance(outcome, Committed):
-                    held = held_of(one.work.plan, one.taken)
-                    engine = one.work.engine.name
-                    one.course.add(committed_window(shard.name, engine, outcome.ctl, outcome.version, held))
+                    plan, engine = one.work.plan, one.work.engine.name
+                    held = held_of(plan, one.taken)
+                    one.course.add(committed_window(shard.name, engine, plan, outcome.ctl, outcome.version, held))
                     continue
                 one.course.error = outcome
                 if not isinstance(outcome, CommitOutcomeUnknown):  # else write nothing more: the lease ends by itself

@@ -11,9 +11,10 @@ from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any
 
+from rmq_store.admin.sentences import blocked_warnings
 from rmq_store.commit.claim import Held
 from rmq_store.commit.ctl import Action
-from rmq_store.commit.positions import Outcome, PositionKind, grp_id
+from rmq_store.commit.positions import Outcome, PositionKind, QueueRange, grp_id
 from rmq_store.commit.request import Status, overall
 from rmq_store.consumer.allocate import allocate_by_topic, sort_client_ids
 from rmq_store.consumer.delay import queue_id_to_delay_level
@@ -212,10 +213,23 @@ class Consumption:
         would count those committed now twice."""
         return tuple(window for window in self.windows if window.status == Status.COMMITTED) or self.windows[-1:]
 
+    @property
+    def unread(self) -> tuple[QueueRange, ...]:
+        """What the request has left unread in blocked queues, by offset."""
+        of_queues = {range_.queue: range_ for window in self.windows for range_ in window.unread}
+        return tuple(of_queues[queue] for queue in sorted(of_queues))
+
+    @property
+    def warnings(self) -> list[str]:
+        """What failed after the commits, and that queues are blocked."""
+        after = [warning for window in self.windows for warning in window.warnings]
+        return after + blocked_warnings(self.windows[-1].group, self.unread)
+
     def summary(self) -> dict[str, Any]:
         """A small JSON value. ``offsets``: "topic broker:queue" to the next offset to read. ``ranges``: likewise to the first
         offset and the end of what was read. ``retry_levels``: retried messages by delay level. ``next_retry_ms``: when the
-        first of them is due (UTC ms)."""
+        first of them is due (UTC ms). ``blocked_queues``: queues that wait at a failed message; ``not_consumed``: how many
+        messages the request has left in them."""
         ranges = [consumed.range for window in self._counted for consumed in window.consumed]
         begins = {range_.queue: range_.begin for range_ in reversed(ranges)}
         delayed = [segment for window in self._counted for segment in window.delayed]
@@ -237,8 +251,10 @@ class Consumption:
             "ranges": {r.queue.label: [begins[r.queue], r.end] for r in ranges},
             "retry_levels": {str(level): count for level, count in sorted(levels.items())},
             "next_retry_ms": min((one.deliver_at for one in delayed if one.deliver_at is not None), default=None),
+            "blocked_queues": len(self.unread),
+            "not_consumed": sum(map(len, self.unread)),
             "commit_id": last.commit_id,
-            "warnings": [warning for window in self.windows for warning in window.warnings],
+            "warnings": self.warnings,
         }
 
     def rows(self) -> list[dict[str, Any]]:
@@ -283,7 +299,7 @@ def answer(group: str, request_id: str, shards: Sequence[Consumption]) -> dict[s
         "messages": sum(shard.messages for shard in shards),
         "shards": [shard.summary() for shard in shards],
         "windows": [_window(window) for shard in shards for window in shard.windows],
-        "warnings": [warning for shard in shards for window in shard.windows for warning in window.warnings],
+        "warnings": [warning for shard in shards for warning in shard.warnings],
     }
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmq_store.admin.sentences import blocked_warnings
 from rmq_store.commit.claim import Taken, take
 from rmq_store.commit.ctl import Action, Blocked, Proposal
 from rmq_store.commit.positions import QueueRange
@@ -88,13 +89,18 @@ def plan_request(
                 raise plan.error
     sampled = request.parameters.get("replay_of") or group.name
     sample = group_sample(shards, sampled)
+    unread = [range_ for plan in plans for range_ in plan.unread]
     most = max((window.counts.messages for plan in plans for window in plan.windows), default=0)
     return ConsumePlan(
         group=group.name,
         request_id=request.request_id,
         shards=plans,
         estimate=estimate_of(sum(plan.counts.messages for plan in plans), sample),
-        notes=(*notes, *time_limit_notes(estimate_of(most, sample), group.max_minutes)),
+        notes=(
+            *notes,
+            *blocked_warnings(group.name, unread),
+            *time_limit_notes(estimate_of(most, sample), group.max_minutes),
+        ),
     )
 
 
@@ -110,6 +116,7 @@ def plan_in_shard(
     """The windows of the request in one shard, as they would be committed on the snapshot of its handle."""
     windows: list[WindowPlan] = []
     status, idle, error = Status.DRY_RUN, "", None
+    unread: tuple[QueueRange, ...] = ()
     retries = Retries()
     try:
         retries = _waiting(store, shard, group.name, host.now_ms())
@@ -117,7 +124,7 @@ def plan_in_shard(
             if isinstance(window, WindowPlan):
                 windows.append(window)
             elif not windows:
-                status, idle = window.status, window.idle
+                status, idle, unread = window.status, window.idle, window.unread
     except RmqError as problem:
         error = problem
     topic = retry_topic(group.name)
@@ -128,6 +135,7 @@ def plan_in_shard(
         windows=tuple(windows),
         retries=retries + Retries(read=read),
         idle=idle,
+        unread=unread,
         error=error,
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from rmq_store.commit.positions import Outcome
+from rmq_store.commit.positions import Outcome, QueueRange
 from rmq_store.commit.request import Status, overall
 from rmq_store.errors import NothingThere
 from rmq_store.lake.table.shard import Shard
@@ -41,6 +41,11 @@ class GroupReport:
     @property
     def messages(self) -> int:
         return sum(shard.messages for shard in self.shards)
+
+    @property
+    def unread(self) -> tuple[QueueRange, ...]:
+        """What the request has left unread in blocked queues, by offset."""
+        return tuple(range_ for shard in self.shards for range_ in shard.unread)
 
 
 @dataclass(slots=True)

@@ -105,7 +105,7 @@ def consume_window(
     warnings = follow_up(shard, host)
     reached("7.dispatched")
     held = held_of(plan, claim.taken)
-    report = committed_window(shard.name, engine.name, committed.ctl, committed.version, held)
+    report = committed_window(shard.name, engine.name, plan, committed.ctl, committed.version, held)
     return replace(report, warnings=warnings)
 
 

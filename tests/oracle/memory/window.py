@@ -54,7 +54,8 @@ def consume_window(
         shard.on_step("3.staged")
         # 4. Decide. 5. Commit. 6. Read back.
         committed = commit(shard, claim.taken.ended_by(proposal), host, started_ms=started_ms)
-    return committed_window(shard.name, "memory", committed.ctl, committed.version, held_of(plan, claim.taken))
+    held = held_of(plan, claim.taken)
+    return committed_window(shard.name, "memory", plan, committed.ctl, committed.version, held)
 
 
 def _next_window(
