@@ -133,7 +133,8 @@ class ConsumeReport:
 
     @property
     def warnings(self) -> list[str]:
-        """Errors after a commit, such as a failed dispatch, and that queues of an orderly group are blocked."""
+        """What is no longer kept of the range of a replay; errors after a commit, such as a failed dispatch; and that queues of
+        an orderly group are blocked."""
         return [warning for shard in self.shards for warning in shard.warnings]
 
 

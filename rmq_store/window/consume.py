@@ -83,7 +83,7 @@ class WindowReport:
     delayed: tuple[Produced, ...] = ()
     """The segments of retries that it wrote to delay levels."""
     warnings: tuple[str, ...] = ()
-    """What failed after the commit."""
+    """What the time range of a replay has lost, of its first window; and what failed after the commit."""
 
     @property
     def is_last(self) -> bool:

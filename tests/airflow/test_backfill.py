@@ -138,6 +138,36 @@ def test_messages_that_were_imported_after_the_replay_are_named_and_are_in_the_n
     assert [(one["status"], one["warnings"]) for one in same["consume"]] == [("already_committed", [])]
 
 
+def test_what_retention_has_removed_of_an_interval_is_a_warning_of_its_replay_and_of_no_other(
+    tmp_path: Path, run: Run, as_backfill: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the run's note too. What was removed after a replay says nothing of it, and other messages are not counted."""
+    monkeypatch.setenv("RMQ_ROOT", str(tmp_path))
+    world, queue, messages = LakeWorld(tmp_path), orders(0, "PaymentFlow"), several(9, step_ms=60_000)
+    world.clock.now_ms = epoch_ms()  # that of the tasks
+    begin = datetime.fromtimestamp((NOON - HOUR) / 1000, UTC)
+    for number in range(0, 9, 3):
+        world.fill(queue, messages[number : number + 3])
+    end = begin + timedelta(minutes=10)
+
+    world.trim(queue, 4)
+    first = run(CONSUME, logical_date=end, run_after=end)
+    (answer,) = first["consume"]
+    assert (first["state"], answer["status"], answer["messages"]) == ("success", "committed", 5)
+    (warning,) = answer["warnings"]
+    assert warning.endswith("; 4 messages of 1 queue are no longer kept")
+    note = run_note(first["run"]) or ""
+    assert (warning.partition("[")[0] in note, "; 4 messages of 1 queue are no longer kept" in note) == (True, True)
+    world.trim(queue, 8)
+    cleared = run(CONSUME, again=first["run"])
+    assert ([one["warnings"] for one in cleared["consume"]], cleared["plan"]) == ([[]], first["plan"])
+    assert "kept" not in (run_note(cleared["run"]) or "")
+    before = run(CONSUME, logical_date=begin, run_after=begin)
+    nothing = before["run"].get_task_instance("plan").xcom_pull(task_ids="plan", key="nothing_to_do")
+    assert nothing.startswith("no message was stored from ")
+    assert "kept" not in nothing
+
+
 IN_ORDER = """
 [[group]]
 name = "payments"

@@ -93,3 +93,16 @@ def test_an_interval_is_replayed_again_in_no_shard_when_one_cannot_read_it(in_tw
     with pytest.raises(OffsetOutOfRange, match=f"the offset of group {name}"):
         check_interval(shards_of(rmq), settings_of(rmq, "two"), again, Host())
     check_interval(shards_of(rmq), settings_of(rmq, "two"), interval, Host())
+
+
+def test_a_replay_warns_of_what_its_range_has_lost_and_one_that_is_asked_again_does_not(in_two_shards: Rmq) -> None:
+    rmq = in_two_shards
+    remove_in(rmq, "b")
+    replay = ["replay", "-g", "two", "-t", "Orders", "--from", "0", "--request", f"{TODAY}-late"]
+    (note,) = rmq.json(*replay, "--dry-run")["notes"]
+    assert note.startswith("messages from 1970-01-01T00:00:00.000Z on may be missing: ")
+    assert note.endswith((" messages of 1 queue are no longer kept", "; 1 message of 1 queue is no longer kept"))
+    answer = rmq.json(*replay)
+    assert answer["warnings"] == [note]
+    assert [shard["warnings"] for shard in answer["shards"]] == [[], [note]]
+    assert rmq.json(*replay)["warnings"] == []

@@ -6,26 +6,38 @@ from dataclasses import replace
 
 import pytest
 
-from rmq_store.commit.ctl import Action, Actor, Consumed, Ctl
+from rmq_store.commit.ctl import Action, Actor, Consumed, Ctl, Produced
 from rmq_store.commit.positions import Outcome, QueueRange, Tally
 from rmq_store.message.message import MessageQueue
 from rmq_store.window.estimate import Estimate, Sample, estimate_of, sample_of, time_limit_notes
-from rmq_store.window.range_notes import TimedRange, range_notes, until_notes
+from rmq_store.window.range_notes import Removed, TimedRange, range_notes, removed_of, until_notes
 
 NOW = 1_717_416_000_000  # 2024-06-03T12:00:00Z
 HOUR = 3_600_000
+ORDERS = MessageQueue("Orders", "broker-a", 0)
 
 
-def queue(begin: int, end: int, *, least: int = 0, most: int = 100, first: int = -5, last: int = -1) -> TimedRange:
-    """``first``, ``last``: when the first readable and the newest message were stored, in hours from now."""
+def queue(
+    begin: int,
+    end: int,
+    *,
+    least: int = 0,
+    most: int = 100,
+    first: int = -5,
+    last: int = -1,
+    removed: Removed | None = None,
+) -> TimedRange:
+    """``first``, ``last``: when the first readable and the newest message were stored, in hours from now. ``removed``: what the
+    range has lost; None: all that the queue has."""
     return TimedRange(
-        queue=MessageQueue("Orders", "broker-a", 0),
+        queue=ORDERS,
         begin=begin,
         end=end,
         least=least,
         most=most,
         first_ms=NOW + first * HOUR,
         last_ms=NOW + last * HOUR,
+        removed=removed or Removed(least),
     )
 
 
@@ -40,6 +52,8 @@ MISSING = (
 )
 GONE = "30 messages of 1 queue are no longer kept"
 EMPTIED = replace(queue(100, 100, least=100), first_ms=None)
+SPAN = "from 2024-06-03T06:00:00.000Z to 2024-06-03T07:00:00.000Z"
+BEFORE = queue(30, 30, least=30)
 NONE_KEPT = "no message from 2024-06-03T06:00:00.000Z on is kept: there is nothing to replay"
 HOLDS_NONE = (
     "messages from 2024-06-03T06:00:00.000Z on may be missing: MessageQueue [topic=Orders, brokerName=broker-a, queueId=0] "
@@ -63,6 +77,18 @@ REPLAYS = [
     (-6, None, [TRIMMED, EMPTIED], [f"{MISSING}; 130 messages of 2 queues are no longer kept"]),
     (-6, None, [ALL, EMPTIED], [HOLDS_NONE]),
     (-6, None, [EMPTIED], [NONE_KEPT, HOLDS_NONE]),
+    (-6, None, [replace(TRIMMED, removed=Removed(30, False))], [f"{MISSING}; up to {GONE}"]),
+    (
+        -6,
+        None,
+        [TRIMMED, replace(TRIMMED, removed=Removed(5, False))],
+        [f"{MISSING}; up to 35 messages of 2 queues are no lo"],
+    ),
+    (-6, None, [TRIMMED, replace(TRIMMED, removed=Removed(0))], [f"{MISSING}; {GONE}"]),
+    (-6, None, [replace(TRIMMED, removed=Removed(0))], NONE),
+    (-6, -5, [replace(BEFORE, removed=Removed(0))], [f"no message was stored {SPAN}: there is nothing to replay"]),
+    (-6, -5, [BEFORE], [f"no message {SPAN} is kept: there is nothing to replay", f"{MISSING}; {GONE}"]),
+    (-6, None, [replace(EMPTIED, removed=Removed(0))], [f"no message was stored at {SPAN[5:29]} or later"]),
     (-0.5, None, [ALL, EMPTIED], NONE),
     (-5, None, [TRIMMED], NONE),
     (-6, None, [queue(31, 100, least=30)], NONE),
@@ -88,6 +114,38 @@ def test_what_is_unusual_about_a_range_is_said(
     until_ms = None if until_h is None else NOW + int(until_h * HOUR)
     notes = range_notes(ranges, from_ms, until_ms, NOW, is_reset=is_reset)
     assert [note[: len(begin)] for note, begin in zip(notes, begins, strict=True)] == begins
+
+
+def stored(base: int, end: int, first_h: float, last_h: float) -> Produced:
+    times = (NOW + int(first_h * HOUR), NOW + int(last_h * HOUR))
+    return Produced(
+        ORDERS, 0, end - base, 0, "f", base=base, min_store_timestamp=times[0], max_store_timestamp=times[1]
+    )
+
+
+@pytest.mark.parametrize(
+    ("until_h", "segments", "removed"),
+    [
+        (None, [], Removed(30, False)),
+        (None, [stored(0, 40, -6, -1)], Removed(30)),
+        (None, [stored(0, 10, -9, -8), stored(10, 40, -6, -1)], Removed(20)),
+        (None, [stored(0, 10, -9, -8), stored(10, 30, -7, -6)], Removed(20, False)),
+        (None, [stored(0, 10, -9, -8), stored(20, 30, -6, -6)], Removed(20, False)),
+        (None, [stored(0, 10, -6, -6), stored(10, 30, -9, -8)], Removed(10)),
+        (-5, [stored(0, 10, -6, -5.5), stored(10, 30, -4, -4)], Removed(10)),
+        (-5, [stored(0, 10, -6, -5.5), stored(20, 30, -4, -4)], Removed(20, False)),
+        (-5, [stored(0, 10, -9, -9), stored(10, 20, -4, -4)], Removed(0)),
+        (-5, [stored(0, 30, -9, -4)], Removed(30, False)),
+    ],
+    ids=str,
+)
+def test_what_a_range_has_lost_is_known_by_the_times_of_the_segments(
+    until_h: float | None, segments: list[Produced], removed: Removed
+) -> None:
+    """Of a range from six hours ago on, in a queue of which 30 messages are removed. Those of no segment were stored between
+    their neighbours."""
+    until_ms = None if until_h is None else NOW + int(until_h * HOUR)
+    assert removed_of(30, segments, NOW - 6 * HOUR, until_ms) == removed
 
 
 def test_an_end_in_the_future_is_said_and_one_that_is_past_is_not() -> None:

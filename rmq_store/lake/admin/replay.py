@@ -15,7 +15,7 @@ from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.consumption import has_windows, shards_of, shards_with_windows
 from rmq_store.lake.window.dry_run import plan_request
 from rmq_store.lake.window.plan import ShardLookup
-from rmq_store.lake.window.range_notes import notes_of_times
+from rmq_store.lake.window.range_notes import notes_of_times, queues_of_topics
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import retry_topic
 from rmq_store.settings.settings import GroupSettings
@@ -38,8 +38,7 @@ def replay_notes(
     other request there is nothing to say."""
     if scope.from_ms is None:
         return []
-    topics = [subscription.topic for subscription in group.subscriptions]
-    queues = [(shard, [q for topic in topics for q in shard.positions().queues_of(topic)]) for shard in shards]
+    queues = [(shard, queues_of_topics(shard, group)) for shard in shards]
     return notes_of_times(queues, scope.from_ms, request.until_ms, host.now_ms())
 
 
@@ -80,7 +79,7 @@ def late_ranges(
     """What the topics of a group have in ``[from_ms, until_ms)`` (UTC ms) behind the bounds of a replay of that time, by queue;
     of a queue without a bound all."""
     positions = shard.positions()
-    queues = [queue for subscription in group.subscriptions for queue in positions.queues_of(subscription.topic)]
+    queues = queues_of_topics(shard, group)
     begins, ends = (search_offsets(shard, positions, queues, time_ms) for time_ms in (from_ms, until_ms))
     late = {queue: max(begins[queue], bounds.get(queue, 0)) for queue in queues}
     return [QueueRange(queue, begin, ends[queue]) for queue, begin in late.items() if begin < ends[queue]]

@@ -34,6 +34,7 @@ from rmq_store.lake.window.duplicates import Absorbed, consume_absorbing, duplic
 from rmq_store.lake.window.engine import Engine
 from rmq_store.lake.window.outcome_ranges import NO_MESSAGE, outcome_ranges
 from rmq_store.lake.window.plan import ShardLookup
+from rmq_store.lake.window.range_notes import removed_of_replay
 from rmq_store.lake.window.window_tasks import rows_per_ms, tasks_of
 from rmq_store.message.message import MessageQueue
 from rmq_store.settings.settings import GroupSettings
@@ -94,6 +95,8 @@ def consume_window(
             if isinstance(plan, WindowReport):
                 claim.release()
                 return plan
+        # What a replay cannot read is said once, by its first window.
+        removed = removed_of_replay(shard, group, request, scope) if plan.part == 1 else []
         # 3. Run.
         work = work_of(store, shard, plan, request, engine, host, started_ms=started_ms)
         proposal = run_work(shard, work)
@@ -106,7 +109,7 @@ def consume_window(
     reached("7.dispatched")
     held = held_of(plan, claim.taken)
     report = committed_window(shard.name, engine.name, plan, committed.ctl, committed.version, held)
-    return replace(report, warnings=warnings)
+    return replace(report, warnings=(*removed, *warnings))
 
 
 def plan_window(
