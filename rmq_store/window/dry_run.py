@@ -25,7 +25,7 @@ from rmq_store.message.message import MessageQueue
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.window.consume import WindowResult, consume_proposal
 from rmq_store.window.consume_request import ConsumeRequest
-from rmq_store.window.estimate import NO_SAMPLE, Estimate, Sample, estimate_of
+from rmq_store.window.estimate import Estimate, Sample, estimate_of, no_estimate
 from rmq_store.window.plan import Plan
 from rmq_store.window.ranges import window_id
 from rmq_store.window.shard_view import ShardView
@@ -154,7 +154,9 @@ class ConsumePlan:
     request_id: str
     shards: tuple[ShardPlan, ...]
     estimate: Estimate | None = None
-    """None: the group has no windows yet, or there is nothing to do."""
+    """None: the group's last windows had no messages, it has no windows yet, or there is nothing to do."""
+    sampled: int = 0
+    """How many of the group's last windows were looked at for the estimate."""
     notes: tuple[str, ...] = ()
     """What is unusual about the range, in words."""
 
@@ -179,7 +181,7 @@ class ConsumePlan:
     @property
     def time(self) -> str:
         """The estimate in words, with the sample it comes from."""
-        return str(self.estimate or NO_SAMPLE)
+        return str(self.estimate or no_estimate(self.counts.messages, self.sampled))
 
     def queue_rows(self) -> list[dict[str, Any]]:
         """A row per queue, all its windows together: its offsets ``[begin_offset, end_offset)`` and its counts."""

@@ -13,8 +13,6 @@ from rmq_store.utils.host import uuid7_ms
 SAMPLED_WINDOWS = 10
 """An estimate comes from so many windows at most, the last ones of the group."""
 
-NO_SAMPLE = "no estimate: the group has no windows yet"
-
 
 @dataclass(frozen=True, slots=True)
 class Sample:
@@ -67,6 +65,16 @@ def sample_of(group: str, windows: Iterable[Ctl]) -> Sample | None:
 def estimate_of(messages: int, sample: Sample | None) -> Estimate | None:
     """How long so many messages would take; None where there is nothing to do or nothing to estimate it from."""
     return None if sample is None or not messages else Estimate(messages / sample.per_s, messages, sample)
+
+
+def no_estimate(messages: int, windows: int) -> str:
+    """Why there is no estimate for so many messages. ``windows``: how many of the group's last windows were looked at."""
+    if not windows:
+        return "no estimate: the group has no windows yet"
+    if not messages:
+        return "no estimate: there are no messages to read"
+    last = "the last window had" if windows == 1 else f"the last {windows} windows had"
+    return f"no estimate: {last} no messages"
 
 
 def time_limit_notes(longest: Estimate | None, max_minutes: int | None) -> list[str]:

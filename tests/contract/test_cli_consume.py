@@ -374,6 +374,7 @@ def test_blocked_queues_are_a_warning_of_a_window_and_of_a_replay_also_when_it_i
             0, [f"{waits}: the next window of orders tries again (see the view blocked)"],
         )  # fmt: skip
     replay = ["replay", "-g", "orders", "-t", "OrderEvents", "--from", "0", *options, "--request", f"{TODAY}-again"]
+    assert "time: no estimate: the last 2 windows had no messages" in imported(*replay, "--dry-run").out
     for status in ("committed", "already_committed"):
         answer = imported.json(*replay, "--engine", "local")
         (shard,), (warning,) = answer["shards"], answer["warnings"]

@@ -9,7 +9,7 @@ import pytest
 from rmq_store.commit.ctl import Action, Actor, Consumed, Ctl, Produced
 from rmq_store.commit.positions import Outcome, QueueRange, Tally
 from rmq_store.message.message import MessageQueue
-from rmq_store.window.estimate import Estimate, Sample, estimate_of, sample_of, time_limit_notes
+from rmq_store.window.estimate import Estimate, Sample, estimate_of, no_estimate, sample_of, time_limit_notes
 from rmq_store.window.range_notes import Removed, TimedRange, range_notes, removed_of, until_notes
 
 NOW = 1_717_416_000_000  # 2024-06-03T12:00:00Z
@@ -200,6 +200,19 @@ def test_windows_that_their_time_limit_ends_are_said(messages: int, max_minutes:
     notes = time_limit_notes(estimate, max_minutes)
     assert bool(notes) == says
     assert not says or "takes about 16 min, and the group's max_minutes is 15" in notes[0]
+
+
+@pytest.mark.parametrize(
+    ("messages", "windows", "text"),
+    [
+        (4, 0, "the group has no windows yet"),
+        (4, 1, "the last window had no messages"),
+        (4, 10, "the last 10 windows had no messages"),
+        (0, 3, "there are no messages to read"),
+    ],
+)
+def test_a_missing_estimate_has_its_reason(messages: int, windows: int, text: str) -> None:
+    assert no_estimate(messages, windows) == f"no estimate: {text}"
 
 
 def test_without_a_sample_or_messages_there_is_no_estimate() -> None:

@@ -264,8 +264,8 @@ class RmqOperator(BaseOperator):
         :param action: What moves them, for the note.
         :param facts: What else the preview has: the ``act_facts``, and more.
         """
-        from rmq_store.lake.window.dry_run import group_sample
-        from rmq_store.window.estimate import NO_SAMPLE, estimate_of
+        from rmq_store.lake.window.dry_run import last_windows
+        from rmq_store.window.estimate import estimate_of, no_estimate, sample_of
 
         answers = [self.logged(_move_answer(report)) for report in reports]
         rows = [row for report in reports for row in report.rows()]
@@ -277,7 +277,8 @@ class RmqOperator(BaseOperator):
             return answers
         again = sum(report.total(Direction.AGAIN)[0] for report in reports)
         if again:
-            text += f"; {estimate_of(again, group_sample(shards, group)) or NO_SAMPLE}"
+            windows = last_windows(shards, group)
+            text += f"; {estimate_of(again, sample_of(group, windows)) or no_estimate(again, len(windows))}"
         answer = {"status": overall(report.status for report in reports), **(facts or {})}
         answer |= {"notes": notes, "offsets": offsets_of(rows, "to_offset")}
         self.preview(context, text, rows, [*_MOVE_COLUMNS, "direction", "messages", "bytes"], answer)

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from rmq_store.admin.sentences import blocked_warnings
 from rmq_store.commit.claim import Taken, take
-from rmq_store.commit.ctl import Action, Blocked, Proposal
+from rmq_store.commit.ctl import Action, Blocked, Ctl, Proposal
 from rmq_store.commit.positions import QueueRange
 from rmq_store.commit.request import Status
 from rmq_store.consumer.pull import Slice
@@ -59,7 +59,7 @@ from rmq_store.window.dry_run import (
     is_last_attempt,
 )
 from rmq_store.window.due import delayed, next_due_ms, select_due
-from rmq_store.window.estimate import SAMPLED_WINDOWS, Sample, estimate_of, sample_of, time_limit_notes
+from rmq_store.window.estimate import SAMPLED_WINDOWS, estimate_of, sample_of, time_limit_notes
 from rmq_store.window.plan import Plan, Planner
 
 _TIMES = "reconsume_times"
@@ -88,7 +88,8 @@ def plan_request(
             if plan.error is not None:
                 raise plan.error
     sampled = request.parameters.get("replay_of") or group.name
-    sample = group_sample(shards, sampled)
+    windows = last_windows(shards, sampled)
+    sample = sample_of(sampled, windows)
     unread = [range_ for plan in plans for range_ in plan.unread]
     most = max((window.counts.messages for plan in plans for window in plan.windows), default=0)
     return ConsumePlan(
@@ -96,6 +97,7 @@ def plan_request(
         request_id=request.request_id,
         shards=plans,
         estimate=estimate_of(sum(plan.counts.messages for plan in plans), sample),
+        sampled=len(windows),
         notes=(
             *notes,
             *blocked_warnings(group.name, unread),
@@ -220,11 +222,10 @@ def _waiting(store: LakeStore, shard: Shard, group: str, now_ms: int) -> Retries
     return Retries(due=messages, waiting=sum(map(len, ranges)) - messages, next_due_ms=next_due_ms(due))
 
 
-def group_sample(shards: Sequence[Shard], group: str) -> Sample | None:
-    """The last windows of the group, to estimate a time from; None: it has had none with messages."""
+def last_windows(shards: Sequence[Shard], group: str) -> list[Ctl]:
+    """The last windows of the group, at most ``SAMPLED_WINDOWS``, to estimate a time from."""
     windows = [ctl for shard in shards for ctl in shard.newest_ctls(group, Action.CONSUME, SAMPLED_WINDOWS)]
-    newest = sorted(windows, key=lambda ctl: ctl.commit_id)[-SAMPLED_WINDOWS:]
-    return sample_of(group, newest)
+    return sorted(windows, key=lambda ctl: ctl.commit_id)[-SAMPLED_WINDOWS:]
 
 
 # --- counting --------------------------------------------------------------------------------------------------------
