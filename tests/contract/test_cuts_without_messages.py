@@ -18,12 +18,13 @@ from rmq_store.lake.broker import common_log, last_records
 from rmq_store.lake.broker.broker_levels import delivered_levels
 from rmq_store.lake.maintain import compact
 from rmq_store.lake.maintain.retention import RetentionRequest, retain
+from rmq_store.lake.window.deliver import deliver
 from rmq_store.maintain.files_to_join import Limits
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import SCHEDULE_TOPIC
 from rmq_store.settings.retention_settings import RetentionRule
 from tests.contract.test_diverged_log import SIZE, continued, messages
-from tests.contract.test_import_store import BROKER, FILE_BYTES, TESTS, Lake
+from tests.contract.test_import_store import BROKER, FILE_BYTES, TESTS, Lake, cut_over
 from tests.contract.test_lost_ends import NEW, Messages, log_of, with_new_records
 
 HOLE = b"hole"
@@ -48,10 +49,10 @@ def imported(lake: Lake, store: Path, *parts: Messages) -> Path:
     return store
 
 
-def remove_u(lake: Lake, monkeypatch: pytest.MonkeyPatch, *, archive: bool = False) -> None:
-    """Retention of the topic U, and what compaction does an hour later: at least the last message is gone."""
+def remove_u(lake: Lake, monkeypatch: pytest.MonkeyPatch, *, archive: bool = False, topic: str = "U") -> None:
+    """Retention of the topic, and what compaction does an hour later: at least the last message is gone."""
     (shard,) = lake.store.shards()
-    rules = [RetentionRule(topic="U", max_bytes=1, archive=archive)]
+    rules = [RetentionRule(topic=topic, max_bytes=1, archive=archive)]
     retain(shard, RetentionRequest(request_id="2026-01-01-retain", actor=TESTS, rules=rules), lake.host)
     monkeypatch.setattr(compact, "SETTLED_MS", -3_600_000)
     request = compact.CompactRequest("2026-01-01-compact", TESTS, "daily", Limits(least_files=2))
@@ -207,3 +208,55 @@ def test_a_delayed_message_whose_copy_retention_has_removed_may_have_been_delive
     assert progress() == (2, 1, 0)
     remove_u(lake, monkeypatch, archive=archive)
     assert progress() == expected
+
+
+TWIN = {"REAL_TOPIC": "U", "REAL_QID": "0", "UNIQ_KEY": "K"}
+"""What two delayed messages have that are equal, as when a producer or a consumer did not get the first answer."""
+
+
+def delayed_twice(first_level: int = 3, *, copied_after_ms: int = 5_000) -> list[dict[str, Any]]:
+    """Two equal messages, the second one in level 3 (10 s), and one delivered copy."""
+    levels: list[dict[str, Any]] = [
+        {"topic": SCHEDULE_TOPIC, "queue_id": level - 1, "queue_offset": n, "properties": TWIN | {"DELAY": str(level)}}
+        for level, n in ((first_level, 0), (3, int(first_level == 3)))
+    ]
+    (copy,) = of_u(0, 1, ms=1_700_000_000_000 + copied_after_ms)
+    return [*(of_u(0, 1)[0] | level for level in levels), copy | {"properties": TWIN}]
+
+
+def progress_of_second(lake: Lake, offset: int) -> tuple[int, int, int]:
+    (one,) = delivered_levels(lake.store, "s1", [BROKER], {2: (offset, offset + 1)})
+    return one.delivered, one.waiting, one.uncertain
+
+
+def test_a_copy_may_be_that_of_an_equal_message_that_a_salvage_left_out(lake: Lake, tmp_path: Path) -> None:
+    store = log_of(tmp_path / "store", delayed_twice(copied_after_ms=10_000))
+    file = store / "commitlog" / f"{0:020}"
+    file.write_bytes(file.read_bytes().replace(b"o000", b"xxxx", 1))
+    assert len(lake.load(store, salvage=True).salvaged) == 1
+    assert progress_of_second(lake, 1) == (0, 1, 1)
+
+
+@pytest.mark.parametrize("archive", [False, True])
+def test_a_copy_may_be_that_of_an_equal_message_that_retention_removed_here(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, archive: bool
+) -> None:
+    imported(lake, tmp_path / "store", delayed_twice(1), messages(1, 3))
+    assert progress_of_second(lake, 0) == (0, 1, 1)
+    (shard,) = lake.store.shards()
+    cut_over(lake, shard, "switched off")
+    due = deliver(lake.store, shard, "2026-01-01-d", TESTS, lake.host, now_ms=1_700_000_001_000)
+    assert due.delivered == 1
+    remove_u(lake, monkeypatch, archive=archive, topic=SCHEDULE_TOPIC)
+    assert progress_of_second(lake, 0) == (0, 1, 1)
+
+
+@pytest.mark.parametrize(("after_ms", "expected"), [(9_999, (0, 1, 1)), (10_000, (1, 0, 0))])
+def test_a_copy_from_before_the_due_time_may_be_that_of_an_equal_message_that_the_broker_removed(
+    lake: Lake, tmp_path: Path, after_ms: int, expected: tuple[int, int, int]
+) -> None:
+    first, second, copy = delayed_twice(copied_after_ms=after_ms)
+    store = log_of(tmp_path / "store", [first], [second, copy])
+    (store / "commitlog" / f"{0:020}").unlink()
+    lake.load(store)
+    assert progress_of_second(lake, 1) == expected

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from rmq_store.broker_files.delivered_levels import (
+    CLOCKS_MS,
     Copy,
     CopyKey,
     Delayed,
+    LeftOut,
     LevelProgress,
     Verdict,
     level_progress,
@@ -66,6 +69,43 @@ def test_a_copy_may_be_that_of_a_message_under_another_name_of_the_log() -> None
     ranges, copies = {2: (0, 1)}, [copy(200)]
     assert level_progress(ranges, [ROW], copies, {}, others=[delayed(50)]) == (LevelProgress(3, 0, 0, 1, 1),)
     assert level_progress(ranges, [ROW], copies, {}, others=[delayed(250)]) == (LevelProgress(3, 0, 1, 0),)
+
+
+@pytest.mark.parametrize(
+    ("left_out", "expected"),
+    [
+        (LeftOut(0, 1000), Verdict.UNCERTAIN),
+        (LeftOut(199, 1000), Verdict.UNCERTAIN),  # behind the message: the broker may deliver that one before it
+        (LeftOut(200, 1000), Verdict.DELIVERED),
+        (LeftOut(0, 1000 - CLOCKS_MS), Verdict.UNCERTAIN),
+        (LeftOut(0, 1000 - CLOCKS_MS - 1), Verdict.DELIVERED),  # the message was born after that
+    ],
+)
+def test_a_copy_may_be_that_of_a_message_that_is_not_here(left_out: LeftOut, expected: Verdict) -> None:
+    assert verdict(ROW, [ROW], [copy(200)], 0, left_out=[left_out]) is expected
+    assert verdict(ROW, [ROW], [], 0, left_out=[left_out]) is Verdict.WAITING
+    born_later = ROW.key._replace(born_timestamp=1000 + 9 * CLOCKS_MS)  # by a clock that is ahead
+    row = replace(ROW, key=born_later)
+    near = replace(left_out, until_ms=row.store_timestamp)
+    assert verdict(row, [row], [copy(200, born_later)], 0, left_out=[near]) is (
+        Verdict.UNCERTAIN if near.begin < 200 else Verdict.DELIVERED
+    )
+
+
+@pytest.mark.parametrize(
+    ("deliver_at", "is_whole", "expected"),
+    [
+        (1200, False, Verdict.DELIVERED),
+        (1201, False, Verdict.UNCERTAIN),  # of a message that the broker removed before the first import
+        (1201, True, Verdict.DELIVERED),  # there was none: the broker's clock was set back
+        (None, False, Verdict.DELIVERED),
+    ],
+)
+def test_a_copy_from_before_the_due_time_may_be_that_of_a_message_that_the_broker_removed(
+    deliver_at: int | None, is_whole: bool, expected: Verdict
+) -> None:
+    row = replace(ROW, deliver_at=deliver_at)
+    assert verdict(row, [row], [copy(200)], 0, is_whole=is_whole) is expected
 
 
 @pytest.mark.parametrize(

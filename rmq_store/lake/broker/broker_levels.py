@@ -6,12 +6,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rmq_store.broker_files.delivered_levels import Copy, CopyKey, Delayed, LevelProgress, level_progress
+from rmq_store.broker_files.delivered_levels import Copy, CopyKey, Delayed, LeftOut, LevelProgress, level_progress
 from rmq_store.commit.ctl import SCHEDULE_GROUP, Observed
 from rmq_store.commit.positions import Positions, QueueRange
 from rmq_store.lake.broker.imported_records import of_messages
 from rmq_store.lake.read.message_search import quoted
 from rmq_store.lake.sql.sql import query
+from rmq_store.lake.table.imports import salvages_of
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import SCHEDULE_TOPIC
@@ -48,9 +49,10 @@ def delivered_levels(
     waiting = " OR ".join(
         f"(queue_id = {queue_id} AND queue_offset >= {begin})" for queue_id, (begin, _) in ranges.items()
     )
-    log = ", ".join(map(quoted, (*earlier_names, *broker_names)))
+    names = (*earlier_names, *broker_names)
+    of_log = of_messages(f"shard = {quoted(shard)} AND broker_name IN ({', '.join(map(quoted, names))})", *_COLUMNS)
     text = _ROWS.format(
-        of_log=of_messages(f"shard = {quoted(shard)} AND broker_name IN ({log})", *_COLUMNS),
+        of_log=of_log,
         broker=quoted(broker_names[0]),
         brokers=", ".join(map(quoted, broker_names)),
         schedule=quoted(SCHEDULE_TOPIC),
@@ -62,8 +64,8 @@ def delivered_levels(
     for row in rows:
         if row["topic"] == SCHEDULE_TOPIC:
             of_name = delayed if row["broker_name"] == broker_names[0] else others
-            place = (row["commit_log_offset"], row["store_timestamp"])
-            of_name.append(Delayed(row["queue_id"], row["queue_offset"], _key(row), *place))
+            times = (row["commit_log_offset"], row["store_timestamp"], row["deliver_at"])
+            of_name.append(Delayed(row["queue_id"], row["queue_offset"], _key(row), *times))
     copies = [
         Copy(_key(row), row["commit_log_offset"], row["store_timestamp"])
         for row in rows
@@ -71,7 +73,28 @@ def delivered_levels(
     ]
     topics = {row.key.real_topic for row in delayed if row.key.real_topic is not None}
     removed_to = _removed_to(store, shard, broker_names, topics)
-    return level_progress(ranges, delayed, copies, removed_to, others=others)
+    left_out = [*_salvaged(store, shard, names), *_removed_levels(store, shard, names)]
+    (first,) = query(store, f"SELECT min(commit_log_offset) AS place FROM ({of_log})").to_pylist()
+    is_whole = first["place"] == 0  # else the broker, or retention here, has removed the begin of the log
+    return level_progress(ranges, delayed, copies, removed_to, others=others, left_out=left_out, is_whole=is_whole)
+
+
+def _salvaged(store: LakeStore, shard: str, names: Collection[str]) -> list[LeftOut]:
+    """What salvages have left out of the log with these names: a message of a level queue may be in it."""
+    (handle,) = store.shards(shard)
+    return [
+        LeftOut(min(begin for begin, _, _ in skipped), salvage.store_timestamp)
+        for salvage in salvages_of(handle, names)
+        if (skipped := salvage.parameter("skipped"))
+    ]
+
+
+def _removed_levels(store: LakeStore, shard: str, names: Collection[str]) -> list[LeftOut]:
+    """What retention here has removed of level queues and not kept in the archive."""
+    text = _REMOVED_LEVELS.format(
+        shard=quoted(shard), log=", ".join(map(quoted, names)), schedule=quoted(SCHEDULE_TOPIC)
+    )
+    return [LeftOut(0, row["removed_at"]) for row in query(store, text).to_pylist() if row["removed_at"] is not None]
 
 
 def _removed_to(
@@ -143,6 +166,7 @@ _BEHIND_ALL = (1 << 63) - 1
 
 _COLUMNS = (
     "topic", "queue_id", "queue_offset", "unique_key", "reconsume_times", "body_crc", "born_timestamp", "store_timestamp",
+    "deliver_at",
     "properties['REAL_TOPIC'] AS real_topic", "properties['REAL_QID'] AS real_queue_id",
 )  # fmt: skip
 
@@ -186,6 +210,23 @@ WITH removed AS (
 )
 -- The first message behind those that are gone: of each name, so the last of these.
 SELECT topic, queue_id, max(place) AS place FROM places GROUP BY ALL
+"""
+
+_REMOVED_LEVELS = """
+SELECT max(removed_at) AS removed_at
+FROM (
+    SELECT removed_at
+    FROM removed_ranges AS removed LEFT JOIN (
+        SELECT broker_name, queue_id, queue_offset
+        FROM archived
+        WHERE shard = {shard} AND topic = {schedule}
+    ) AS kept
+        ON kept.broker_name = removed.broker_name AND kept.queue_id = removed.queue_id
+        AND kept.queue_offset >= removed.begin_offset AND kept.queue_offset < removed.end_offset
+    WHERE removed.shard = {shard} AND removed.broker_name IN ({log}) AND removed.topic = {schedule}
+    GROUP BY removed.broker_name, removed.queue_id, begin_offset, end_offset, removed_at
+    HAVING count(kept.queue_offset) < end_offset - begin_offset
+)
 """
 
 _PASSED_OVER = """

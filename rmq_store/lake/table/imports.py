@@ -106,11 +106,15 @@ def salvage_gaps(shard: Shard) -> Mapping[MessageQueue, Sequence[QueueRange]]:
     return gaps
 
 
+def salvages_of(shard: Shard, broker_names: Collection[str]) -> list[Ctl]:
+    """The salvages of the log with these names, oldest first."""
+    ctls = shard.ctls_since(0, action=str(Action.SALVAGE))
+    return [ctl for ctl in ctls if ctl.parameter("broker_name") in broker_names]
+
+
 def salvaged_to(shard: Shard, broker_names: Collection[str]) -> int:
     """The physical offset up to which salvages may have left out records of the log with these names; 0: there was none."""
-    ctls = shard.ctls_since(0, action=str(Action.SALVAGE))
-    ends = (parameter_of_import(ctl, "range")[1] for ctl in ctls if ctl.parameter("broker_name") in broker_names)
-    return max(ends, default=0)
+    return max((parameter_of_import(ctl, "range")[1] for ctl in salvages_of(shard, broker_names)), default=0)
 
 
 def last_records_of(ctl: Ctl) -> list[Any] | None:
