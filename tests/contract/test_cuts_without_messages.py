@@ -210,6 +210,21 @@ def test_a_delayed_message_whose_copy_retention_has_removed_may_have_been_delive
     assert progress() == expected
 
 
+def test_a_queue_begins_with_its_first_message_where_the_broker_may_have_removed_those_before(
+    lake: Lake, tmp_path: Path
+) -> None:
+    """The log has lost its begin, and no consume queue says what it had. A salvage has left out one message since."""
+    v: list[dict[str, Any]] = [{"topic": "V", "queue_id": 0, "queue_offset": 4, "stored_body": b"v004"}]
+    for is_last in (False, True):
+        store = log_of(tmp_path / "store", messages(0, 5), [*messages(5, 9), *(v if is_last else [])])
+        (store / "commitlog" / f"{0:020}").unlink()
+        file = store / "commitlog" / f"{FILE_BYTES:020}"
+        file.write_bytes(file.read_bytes().replace(b"o006", b"xxxx", 1))
+        lake.load(store, salvage=not is_last)
+    assert lake.positions()[min_id(MessageQueue("V", BROKER, 0))] == 4
+    assert audit(lake.store) == []
+
+
 TWIN = {"REAL_TOPIC": "U", "REAL_QID": "0", "UNIQ_KEY": "K"}
 """What two delayed messages have that are equal, as when a producer or a consumer did not get the first answer."""
 

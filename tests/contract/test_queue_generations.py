@@ -257,8 +257,8 @@ def damaged(folder: str, *bodies: str) -> None:
         (3, ["b000"], [(3, 4)]),
         (3, ["b000", "b001", "b002"], [(3, 6)]),  # the first one that is left has the offset that would follow
         (3, ["b000", "b001", "b002", "b003"], [(3, 7)]),
-        (0, ["b000"], []),
-        (0, ["b000", "b001", "b005"], []),
+        (0, ["b000"], [(0, 1)]),
+        (0, ["b000", "b001", "b005"], [(0, 2)]),
     ],
 )
 def test_a_damaged_record_makes_no_message_of_a_deleted_topic_alive(
@@ -1106,4 +1106,79 @@ def test_the_gap_of_a_salvage_is_recorded_also_where_the_queue_goes_on_in_a_late
     assert (refused.exit_code, "no message at [0, 2), the log continues at 2" in refused.err) == (1, True)
     gaps = json.loads(imports("--salvage", "--json").out)["queue_gaps"]
     assert [(gap["topic"], gap["begin"], gap["end"]) for gap in gaps] == [("T", 0, 2)]
+    assert broker.rmq.json("audit")["audit"] == []
+
+
+def damaged_files(broker: Broker, *bodies: bytes, topics: Sequence[str] = ("T", "U")) -> str:
+    """The broker's files, in which the messages with these bodies are damaged."""
+    folder = broker.files({}, topics)
+    log = Path(folder, "commitlog", f"{0:020}")
+    for body in bodies:
+        log.write_bytes(log.read_bytes().replace(body, b"xxxx"))
+    return folder
+
+
+@pytest.mark.parametrize("topic", ["T", "%RETRY%g", "SCHEDULE_TOPIC_XXXX"])
+@pytest.mark.parametrize("goes_on", ["at once", "later", "later, without entries"])
+def test_a_salvage_that_leaves_out_the_first_message_of_a_new_queue_records_the_gap(
+    broker: Broker, topic: str, goes_on: str
+) -> None:
+    """The topic was made since the import before."""
+
+    def imports(*options: str) -> Any:
+        folder = damaged_files(broker, b"a000", topics=[topic, "U"])
+        if goes_on == "later, without entries":
+            shutil.rmtree(Path(folder, "consumequeue"))
+        return broker.rmq("import-store", folder, "--broker", "broker-a", *options)
+
+    broker.sends(*sent("u", 0, 2, "U"))
+    broker.imported(topics=["U"])
+    broker.sends(*sent("a", 0, 3 if goes_on == "at once" else 1, topic), *sent("u", 2, 3, "U"))
+    gaps = json.loads(imports("--salvage", "--json").out)["queue_gaps"]
+    broker.sends(*sent("a", 3 if goes_on == "at once" else 1, 4, topic))
+    if goes_on == "later, without entries":  # nothing shows yet that the queue has a message
+        assert gaps == []
+        refused = imports()
+        assert (refused.exit_code, "no message at [0, 1), the log continues at 1" in refused.err) == (1, True)
+        gaps = json.loads(imports("--salvage", "--json").out)["queue_gaps"]
+    else:
+        assert imports().exit_code == 0
+    assert [(gap["topic"], gap["begin"], gap["end"]) for gap in gaps] == [(topic, 0, 1)]
+    queues = f"SELECT min_offset, max_offset FROM queues WHERE topic = '{topic}'"
+    assert broker.rmq.json("sql", queues) == [{"min_offset": 0, "max_offset": 4}]
+    assert broker.rmq.json("audit")["audit"] == []
+
+
+def test_salvages_that_leave_out_all_messages_of_a_new_queue_one_after_the_other_record_its_gaps(
+    broker: Broker,
+) -> None:
+    broker.sends(*sent("u", 0, 2, "U"))
+    broker.imported(topics=["U"])
+    lost = [b"a000", b"a001"]
+    for n in range(3):
+        broker.sends(*sent("a", n, n + 1), *sent("u", n + 2, n + 3, "U"))
+        folder = damaged_files(broker, *lost)
+        answer = broker.rmq.json("import-store", folder, "--broker", "broker-a", "--salvage")
+        expected = {0: [(0, 1)], 1: [], 2: [(1, 2)]}[n]  # a queue that goes on shows the second one
+        assert [(gap["begin"], gap["end"]) for gap in answer["queue_gaps"]] == expected
+        assert broker.rmq.json("audit", "--full")["audit"] == []
+
+
+@pytest.mark.parametrize("known", ["later", "only gaps"])
+def test_a_salvage_does_not_count_that_cannot_have_left_out_what_a_queue_lacks(broker: Broker, known: str) -> None:
+    """The topic's messages before are not in the log: the broker has removed them."""
+    is_later = known == "later"
+    topics, broken = (["U"], [b"u002"]) if is_later else (["T", "U"], [])
+    broker.sends(*sent("u", 0, 2, "U"))
+    broker.imported(offsets={}, topics=topics)
+    broker.sends(*sent("u", 2 if is_later else 3, 4, "U"))
+    folder = damaged_files(broker, *broken, topics=topics)
+    salvaged = broker.rmq.json("import-store", folder, "--broker", "broker-a", "--salvage")
+    assert (len(salvaged["salvaged"]), len(salvaged["queue_gaps"])) == (len(broken), 1)
+    broker.rmq.json("import-store", damaged_files(broker, *broken), "--broker", "broker-a")
+    broker.sends(*sent("a", 5, 7))
+    folder = damaged_files(broker, *broken)
+    assert broker.rmq.json("import-store", folder, "--broker", "broker-a")["queue_gaps"] == []
+    queues = "SELECT min_offset, max_offset FROM queues WHERE topic = 'T'"
+    assert broker.rmq.json("sql", queues) == [{"min_offset": 5, "max_offset": 7}]
     assert broker.rmq.json("audit")["audit"] == []

@@ -233,8 +233,12 @@ class Known:
     """Where the queues of a broker name begin that continues the log of another one."""
 
     def explain(self, row: Row, begin: int, end: int) -> bool:
-        """Whether a salvage recorded that ``[begin, end)`` has no message."""
-        return any(first <= begin and end <= last for first, last in self.gaps.get(_key(row), ()))
+        """Whether salvages recorded that ``[begin, end)`` has no message."""
+        reached = begin
+        for first, last in sorted(self.gaps.get(_key(row), ())):
+            if first <= reached:
+                reached = max(reached, last)
+        return begin < end <= reached
 
 
 def _key(row: Row) -> Queue:
@@ -260,8 +264,9 @@ def of_queue(row: Row, known: Known) -> Iterator[Finding]:
     """The bounds of one queue, compared with those of its segments. ``row``: of the statement ``_QUEUES``."""
     least, most, cut = row["min_offset"], row["max_offset"], known.cuts.get(_key(row), 0)
     if row["last_end"] is None and not cut:
-        # Without messages: one that a user made, or of which the broker had removed all before the import.
-        if most and least != most:
+        # Without messages: one that a user made, or of which the broker had removed all before the import, or a salvage left
+        # out the rest.
+        if most and least != most and not known.explain(row, least, most):
             yield _of_queue(row, Problem.QUEUE_END_DIFFERS, least, most)
         return
     end = max(row["last_end"] or 0, cut)

@@ -8,8 +8,9 @@ recorded only when they differ from those of the last import; else ``configs_of`
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
@@ -88,18 +89,27 @@ def import_commit(
     before: Ctl | None,
     positions: Positions,
     *,
-    was_whole: bool,
+    may_be_left_out: Callable[[MessageQueue], bool],
 ) -> ImportCommit:
-    """The part as a commit. ``before``: the import that recorded the configuration last, None: there is none. ``was_whole``: no
-    earlier part or import has left out anything of the log.
+    """The part as a commit. ``before``: the import that recorded the configuration last, None: there is none.
+    ``may_be_left_out``: whether earlier parts or imports may have left out messages of a queue that has had none here.
 
     Raises BadData when a queue's offsets overlap the imported ones, or leave a gap and this is not a salvage.
     """
-    skipped = _skipped(read, positions.get(import_id(job.broker_name)))
-    advance, gaps = _queue_positions(job, positions, read, is_whole=was_whole and not skipped)
+    imported = positions.get(import_id(job.broker_name))
+    skipped = _skipped(read, imported)
+    is_from_begin = imported is not None or not read.log.files[0].start_offset
+
+    def begins_with_gap(queue: MessageQueue) -> bool:
+        # At the begin of a log that is not its first file the broker may have removed what a queue lacks.
+        return (bool(skipped) and is_from_begin) or may_be_left_out(queue)
+
+    advance, gaps = _queue_positions(job, positions, read, begins_with_gap)
     unlisted: dict[str, int] = {}
     if read.is_last:
-        advance |= _without_messages(job, positions, read, configs, advance)
+        without, left_out = _without_messages(job, positions, read, configs, advance, skipped)
+        advance |= without
+        gaps += left_out
         others = queues_of_others(configs.topics, job.broker_name)
         unlisted = Counter(q.topic for q in others if max_id(q) not in advance and positions.get(max_id(q)) is None)
     ctl = Ctl(
@@ -155,10 +165,10 @@ def _skipped(read: LogRead, imported: int | None) -> list[Skipped]:
 
 
 def _queue_positions(
-    job: ImportJob, positions: Positions, read: LogRead, *, is_whole: bool
+    job: ImportJob, positions: Positions, read: LogRead, begins_with_gap: Callable[[MessageQueue], bool]
 ) -> tuple[dict[str, int], list[QueueGap]]:
-    """``max/`` of every queue that grew, ``min/`` of those that begin with a trimmed log, and the gaps in queues. ``is_whole``:
-    nothing of the log is left out.
+    """``max/`` of every queue that grew, ``min/`` of those that begin with a trimmed log, and the gaps in queues.
+    ``begins_with_gap``: whether a salvage may have left out what a queue lacks before its first message here.
 
     Raises BadData when a queue's offsets overlap the imported ones, or leave a gap and this is not a salvage.
     """
@@ -166,11 +176,10 @@ def _queue_positions(
     gaps: list[QueueGap] = []
     ends = {queue: positions.get(max_id(queue)) for queue in {segment.queue for segment in read.produced}}
     for segment in sorted(read.produced, key=lambda s: (s.queue, s.base or 0)):
-        base, known = segment.base or 0, ends[segment.queue]
-        # The queue is new, or has had no message here: the broker removed what it lacks before the first import.
-        if known is None or (not known and is_whole):
-            if base:
-                advance[min_id(segment.queue)] = base
+        base, known = segment.base or 0, ends[segment.queue] or 0
+        if not known and base and not begins_with_gap(segment.queue):
+            # The queue has had no message here: the broker removed what it lacks before the first import.
+            advance[min_id(segment.queue)] = base
         elif base < known:
             raise BadData(_comes_again(job, read, segment, known))
         elif base > known and job.salvage:
@@ -267,15 +276,23 @@ def _without(folder: str, queue: MessageQueue) -> str:
 
 
 def _without_messages(
-    job: ImportJob, positions: Positions, read: LogRead, configs: BrokerConfigs, grown: Mapping[str, int]
-) -> dict[str, int]:
+    job: ImportJob,
+    positions: Positions,
+    read: LogRead,
+    configs: BrokerConfigs,
+    grown: Mapping[str, int],
+    skipped: Sequence[Skipped],
+) -> tuple[dict[str, int], list[QueueGap]]:
     """The positions of queues that are not known here and have no message in the log: those that retention has emptied,
-    and those of topics that users made."""
+    those whose messages this salvage leaves out, with the gaps in them, and those of topics that users made."""
     advance: dict[str, int] = {}
+    gaps: list[QueueGap] = []
     for (topic, queue_id), files in sorted(job.queues.items()):
         queue = MessageQueue(topic, job.broker_name, queue_id)
         if max_id(queue) not in grown and positions.get(max_id(queue)) is None:
-            advance |= _emptied(queue, files, read.log.files[0].start_offset, read.end)
+            begin, end = _emptied(files, read.log.files[0].start_offset, read.end, skipped)
+            advance |= {min_id(queue): begin, max_id(queue): end}
+            gaps += [QueueGap(topic, queue_id, begin, end)] if begin < end else []
     for (topic, queue_id), batch_files in sorted(job.batch_queues.items()):
         queue = MessageQueue(topic, job.broker_name, queue_id)
         if max_id(queue) not in grown and positions.get(max_id(queue)) is None:
@@ -284,14 +301,19 @@ def _without_messages(
     for queue in queues_of_users(configs.topics, job.broker_name):
         if max_id(queue) not in grown and positions.get(max_id(queue)) is None:
             advance.setdefault(max_id(queue), 0)
-    return advance
+    return advance, gaps
 
 
-def _emptied(queue: MessageQueue, files: ConsumeQueueFiles, log_begin: int, log_end: int) -> dict[str, int]:
-    """A queue whose messages have all been removed by retention: nothing is readable, its end is still known: ``ConsumeQueue``
-    (rules 2.2)."""
+def _emptied(files: ConsumeQueueFiles, log_begin: int, log_end: int, skipped: Sequence[Skipped]) -> tuple[int, int]:
+    """The offsets [begin, end) of a queue without messages: its end is still known: ``ConsumeQueue`` (rules 2.2). Retention has
+    removed what is before the begin; the entries from there on are of messages that the salvage leaves out."""
     bounds = files.bounds(log_begin, log_end)
-    return {min_id(queue): bounds.max_offset, max_id(queue): bounds.max_offset}
+    if not skipped:
+        return bounds.max_offset, bounds.max_offset
+    in_log = range(bounds.min_offset, bounds.max_offset)
+    first = skipped[0].begin
+    left_out = bisect_left(in_log, True, key=lambda offset: files.entry(offset).commit_log_offset >= first)
+    return bounds.min_offset + left_out, bounds.max_offset
 
 
 def proposal_of(part: ImportCommit, read: LogRead, broker_name: str, positions: Positions) -> Proposal:

@@ -13,7 +13,7 @@ from typing import Any
 from rmq_store.broker_files.log_names import LogNames, QueueCuts, offsets_in_log
 from rmq_store.broker_files.queue_generations import Generations, WithoutEntries
 from rmq_store.commit.ctl import Action, Ctl, Observed
-from rmq_store.commit.positions import PositionKind, QueueRange, diverged_id, import_id
+from rmq_store.commit.positions import PositionKind, QueueRange, diverged_id, import_id, max_id
 from rmq_store.errors import BadData, StoreUnusable, WrongUse
 from rmq_store.lake.table.import_parameters import IMPORTS, parameter_of_import
 from rmq_store.lake.table.shard import Shard
@@ -115,6 +115,30 @@ def salvages_of(shard: Shard, broker_names: Collection[str]) -> list[Ctl]:
 def salvaged_to(shard: Shard, broker_names: Collection[str]) -> int:
     """The physical offset up to which salvages may have left out records of the log with these names; 0: there was none."""
     return max((parameter_of_import(ctl, "range")[1] for ctl in salvages_of(shard, broker_names)), default=0)
+
+
+def may_have_left_out(shard: Shard, broker_names: Collection[str], queue: MessageQueue) -> bool:
+    """Whether salvages of the log with these names may have left out the first messages of a queue that has had none here.
+
+    What was left out before the broker had the topic has none of them. Of a queue that is not known here none may be in the
+    log, as the broker has removed them, unless the first import read it from its begin. All imports are read where a salvage
+    has left out something.
+    """
+    if not any(ctl.parameter("skipped") for ctl in salvages_of(shard, broker_names)):
+        return False
+    imports = [ctl for ctl in all_imports(shard) if ctl.parameter("broker_name") in broker_names]
+    imports.sort(key=lambda ctl: ctl.read_version)
+    if shard.positions().get(max_id(queue)) is None and parameter_of_import(imports[0], "range")[0]:
+        return False
+    known_at = next((ctl.request_id for ctl in imports if _has_queue(ctl, queue)), imports[0].request_id)
+    first = next(n for n, ctl in enumerate(imports) if ctl.request_id == known_at)  # its last part has the topics
+    return any(ctl.parameter("skipped") for ctl in imports[first:])
+
+
+def _has_queue(ctl: Ctl, queue: MessageQueue) -> bool:
+    """Whether the broker's topics, where the import has recorded them, have the queue."""
+    topics: Mapping[str, Mapping[str, int]] = ctl.parameter("topics") or {}
+    return queue.topic in topics and topics[queue.topic]["read_queue_nums"] > queue.queue_id
 
 
 def last_records_of(ctl: Ctl) -> list[Any] | None:
