@@ -302,7 +302,7 @@ def upgrade(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")] = False,
     options: StoreOptions,
 ) -> None:
-    """Bring a store of an earlier version of rmq to the format of this one.
+    """Bring a store of an earlier version of rmq to the format and the table properties of this one.
 
     Takes seconds, whatever the size of the store: no data file is copied or changed. Running windows of the earlier version
     cannot commit afterwards; they have to be run again, with this version.
@@ -312,10 +312,12 @@ def upgrade(
     output = Output(options.as_json)
     root = root_of(options.root)
     report = upgrade_store(root, Host(), dry_run=dry_run)
-    changes = bool(report.tables) or report.from_format != report.to_format
+    is_newer = report.from_format != report.to_format
+    changes = bool(report.tables) or is_newer
     status = ("dry_run" if dry_run else "upgraded") if changes else "already_there"
     answer = {"status": status, "root": root.location, **asdict(report)}
-    text = f"{root.location}: format {report.from_format} to {report.to_format}" if changes else "nothing to do"
+    what = f"format {report.from_format} to {report.to_format}" if is_newer else "the properties of its tables"
+    text = f"{root.location}: {what}" if changes else "nothing to do"
     output.answer(answer, text, *(f"  {table}" for table in report.tables))
 
 

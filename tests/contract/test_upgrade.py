@@ -13,6 +13,7 @@ from deltalake.exceptions import DeltaError
 from demo.archives import unpack
 from rmq_store.errors import OtherFormat
 from rmq_store.lake.table import tables
+from rmq_store.lake.table.delta_table import CONFIGURATION
 from rmq_store.lake.table.object_store import Root
 from tests.contract.rmq import Rmq
 from tests.faults.answers import NoAnswer, Put, answer_puts
@@ -54,6 +55,22 @@ def test_an_upgrade_keeps_every_row_and_position_and_work_goes_on(old: Lake, rmq
     assert old.consume("2026-01-02-next").status == "committed"
     assert old.audit() == []
     assert rmq.json("dispatch", "--check")["status"] == "ok"
+
+
+def test_an_upgrade_gives_tables_of_this_format_its_properties(
+    old: Lake, rmq: Rmq, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A version between the releases wrote another one, of which the audit has a finding."""
+    with monkeypatch.context() as patch:
+        patch.setitem(CONFIGURATION, "delta.deletedFileRetentionDuration", "interval 36500 days")
+        rmq.json("upgrade")
+    assert [finding["problem"] for finding in rmq("audit", "--json").json()["audit"]] == ["table properties differ"] * 4
+    assert sorted(rmq.json("upgrade", "--dry-run")["tables"]) == TABLES
+    report = rmq.json("upgrade")
+    assert (report["status"], report["from_format"], sorted(report["tables"])) == ("upgraded", 2, TABLES)
+    assert rmq.json("upgrade")["status"] == "already_there"
+    assert old.audit() == []
+    assert old.consume("2026-01-02-next").status == "committed"
 
 
 def _columns(old: Lake) -> list[str]:

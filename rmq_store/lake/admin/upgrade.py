@@ -3,7 +3,8 @@
 Format 1 was written by the Delta library. Format 2 has the same tables and files, and a log that is written by
 ``lake/table/delta_log.py`` only (``docs/decisions/0011-own-log.md``): each table gets an entry with this project's writer
 feature, which an earlier version and other tools refuse, settings under which nothing else cleans its log up, and the
-columns that were added since. Old files lack these; their rows have nulls there.
+columns that were added since. Old files lack these; their rows have nulls there. A table of format 2 with other properties,
+as a version between the releases wrote them, gets those of this one.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class UpgradeReport:
     from_format: int
     to_format: int
     tables: tuple[str, ...]
-    """The tables that got the new format, ``<shard>/<table>``."""
+    """The tables that got the new format or its properties, ``<shard>/<table>``."""
 
 
 def upgrade(root: Root, host: Host, *, dry_run: bool = False) -> UpgradeReport:
@@ -47,7 +48,7 @@ def upgrade(root: Root, host: Host, *, dry_run: bool = False) -> UpgradeReport:
     """
     document = read_store(root)
     every = _tables(LakeStore.of(root, document), dry_run=dry_run)
-    tables = [table for table in every if not may_write(table.log.view.protocol)]
+    tables = [table for table in every if not _is_current(table)]
     if not dry_run:
         for table in tables:
             _upgrade(table, host)
@@ -68,10 +69,16 @@ def _tables(store: LakeStore, *, dry_run: bool) -> Iterator[LakeTable]:
                 yield kind.table(shard)
 
 
+def _is_current(table: LakeTable) -> bool:
+    """Whether the table has the format and the properties of this version."""
+    configuration = (table.log.view.metadata or {}).get("configuration") or {}
+    return may_write(table.log.view.protocol) and configuration.items() >= CONFIGURATION.items()
+
+
 def _upgrade(table: LakeTable, host: Host) -> None:
     for _ in range(_TRIES):
         table.refresh()
-        if may_write(table.log.view.protocol):
+        if _is_current(table):
             return
         metadata = table.log.view.metadata or {}
         configuration = {**metadata.get("configuration", {}), **CONFIGURATION}

@@ -184,7 +184,8 @@ ADVICE: Mapping[Problem, Advice] = {
     Problem.TABLE_PROPERTIES_DIFFER: Advice(
         "another tool changed the protocol or the properties of a table: tools that do not know the rules of rmq may write to "
         "it, or delete files that are needed",
-        "Let no other tool write to the table, and no VACUUM run. " + _RESTORE_LOG,
+        "Let no other tool write to the table, and no VACUUM run. Where an earlier version of rmq wrote a property, 'rmq "
+        "upgrade' corrects it. " + _RESTORE_LOG,
     ),
     Problem.FILE_MISSING: Advice(
         "a file that a table's log names is not in the store: its rows are lost here",
