@@ -192,11 +192,19 @@ def test_a_root_of_another_kind(rmq: Rmq) -> None:
         refused(rmq("topics", "--root", root), 2, "neither a folder nor s3://bucket/prefix")
 
 
-def test_a_root_that_is_not_utf8(rmq: Rmq) -> None:
-    """Python reads a byte of the shell that is not UTF-8 as a surrogate. pyarrow cannot open such a path."""
-    for command in ("init", "topics"):
-        refused(rmq(command, "--root", str(rmq.folder / "st\udcf6re")), 2, "is not UTF-8", "rename the folder")
-    assert not [name for name in os.listdir(rmq.folder) if name.startswith("st\udcf6")]
+def test_a_store_is_not_made_in_a_folder_whose_name_is_not_utf8(rmq: Rmq) -> None:
+    """Python reads a byte of the shell that is not UTF-8 as a surrogate. A dataset of pyarrow cannot open such a path."""
+    refused(rmq("init", "--root", str(rmq.folder / "st\udcf6re")), 2, "is not UTF-8", "rename the folder")
+    assert not (rmq.folder / "st\udcf6re").exists()
+
+
+def test_a_store_whose_folder_was_renamed_to_what_is_not_utf8_says_so(imported: Rmq) -> None:
+    renamed = imported.root.rename(imported.folder / "st\udcf6re")
+    refused(
+        imported("sql", "SELECT count(*) FROM messages", "--root", str(renamed)), 2, "is not UTF-8", "rename the folder"
+    )
+    consumed = imported("consume", "--group", "orders", "--max-messages", "50", "--root", str(renamed), "--json")
+    assert (consumed.exit_code, consumed.json()["messages"]) == (0, 50)
 
 
 def test_a_store_of_a_newer_format(rmq: Rmq) -> None:

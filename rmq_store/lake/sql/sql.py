@@ -412,6 +412,7 @@ class _Dataset(ds.FileSystemDataset):
 def _dataset(store: LakeStore, name: str, of_shards: list[LiveFiles], row_groups: RowGroups | None) -> ds.Dataset:
     schema = FILE_RELATIONS[name].schema
     root, format_ = store.root, ds.ParquetFileFormat()
+    root.check_utf8()
     filesystem, base = root.filesystem()
     try:
         root.check_files(path.removeprefix(f"{base}/") for files in of_shards for path in files.paths())

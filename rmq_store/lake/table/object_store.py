@@ -47,17 +47,6 @@ class Put:
     error: Exception | None = None
 
 
-def _in_utf8(folder: str) -> str:
-    """Raises WrongUse for a path that pyarrow cannot open."""
-    try:
-        folder.encode()
-    except UnicodeEncodeError as error:
-        raise WrongUse(
-            f"the path {folder!r} is not UTF-8, or the locale of this process is not: rename the folder, or set LC_ALL=C.UTF-8"
-        ) from error
-    return folder
-
-
 def _is_name(text: str) -> bool:
     """Whether the operating system has a name of it: not of an empty text, U+0000, or half a character."""
     try:
@@ -80,14 +69,14 @@ class Root:
     def parse(cls, text: str, env: Mapping[str, str] | None = None) -> Root:
         """A root from a user's text; S3 settings come from the usual ``AWS_*`` variables of ``env``.
 
-        Raises WrongUse for a text that can name nothing, another scheme, credentials in it, a relative folder where the
-        current one was deleted, or a folder whose name is not UTF-8; StoreUnusable when S3's region is not known.
+        Raises WrongUse for a text that can name nothing, another scheme, credentials in it, or a relative folder where the
+        current one was deleted, StoreUnusable when S3's region is not known.
         """
         if not _is_name(text) or ("://" in text and not text.startswith(_S3)):
             raise WrongUse(f"root {text!r} is neither a folder nor s3://bucket/prefix: give one of the two")
         if not text.startswith(_S3):
             try:
-                return cls(_in_utf8(os.path.abspath(Path(text).expanduser())))
+                return cls(os.path.abspath(Path(text).expanduser()))
             except RuntimeError as error:
                 raise WrongUse(
                     f"root {text!r} begins with ~, and there is no such user's folder: give an absolute path"
@@ -106,6 +95,16 @@ class Root:
             raise WrongUse(f"root {text!r} has no bucket: write s3://bucket/prefix")
         location = "/".join(filter(None, [_S3 + bucket, prefix.strip("/")]))
         return cls(location, s3.options_from(os.environ if env is None else env))
+
+    def check_utf8(self) -> None:
+        """Raises WrongUse for a folder whose path is not UTF-8: a dataset of pyarrow cannot open its files."""
+        try:
+            self.location.encode()
+        except UnicodeEncodeError as error:
+            raise WrongUse(
+                f"the path {self.location!r} is not UTF-8, or the locale of this process is not: rename the folder, or set "
+                "LC_ALL=C.UTF-8"
+            ) from error
 
     # --- for delta-rs and DuckDB ---
 
@@ -155,7 +154,7 @@ class Root:
             with self._explained(f"read {relative}"):
                 path = self._path(relative)
                 check_is_file(path)  # opening a FIFO waits for its writer
-                return pyarrow.fs.LocalFileSystem().open_input_file(str(path))
+                return pyarrow.fs.LocalFileSystem().open_input_file(os.fsencode(path))  # its name need not be UTF-8
         tail = b""
         if size is None:
             tail, size = self.tail(relative, TAIL_BYTES)

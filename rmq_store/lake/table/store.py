@@ -51,12 +51,13 @@ class LakeStore:
         ``levels``: as a broker's ``messageDelayLevel``; None: RocketMQ's default, or those of an existing store. Raises
         StoreUnusable when the root cannot be written or does not create exclusively, or has shards and no ``store.json``;
         WrongUse for empty delay levels, for delays that cannot be read or are longer than a year, and for levels that differ
-        from those of an existing store.
+        from those of an existing store, or for a root that is not UTF-8.
         """
         chosen = DelayLevels(MESSAGE_DELAY_LEVEL if levels is None else levels)
         if not chosen.max_level:
             raise WrongUse("a store needs delay levels, because retries wait in them: give at least one (--levels)")
         check_delays(chosen.text)
+        root.check_utf8()
         root.make_private()
         root.check_exclusive_create()
         if not root.exists(STORE):
