@@ -5,6 +5,8 @@ from __future__ import annotations
 from tests.faults.guard import Guard, cases
 
 VACUUM = "tests/contract/test_vacuum.py"
+EXPORT_FOLDER = "tests/contract/test_export_folder.py"
+EXPORT_LOCK = "tests/unit/test_export_lock.py"
 COMPACT = "tests/contract/test_compact.py"
 CHECKPOINT = "tests/contract/test_checkpoint.py"
 LOGS = "tests/faults/test_planted_logs.py"
@@ -152,6 +154,22 @@ FILES = (
             ("groups.setdefault(group, {})", "pass"),
             (' and not replayed_group(group.partition("@")[0])', ""),
         ),
+    ),
+    Guard(
+        "broker_files.export_lock:_held",
+        cases(
+            EXPORT_LOCK,
+            "a_second_export_to_the_file_is_refused_and_one_to_another_file_is_not",
+            "a_lock_file_that_its_holder_has_removed_is_not_the_lock_any_more",
+            "a_lock_file_that_may_not_be_opened_is_of_another_user",
+            "a_file_that_is_none_has_its_own_error",
+            "a_file_system_without_locks_is_named",
+        ),
+        (("if _is_file_of(handle, lock):", "if True:"),),
+    ),
+    Guard(
+        "lake.broker.export_folder:_write_back",
+        cases(EXPORT_FOLDER, "the_older_of_two_exports_at_once_is_not_written_over_the_newer_one"),
     ),
     Guard(
         "lake.maintain.compact:_joined",
