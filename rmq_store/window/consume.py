@@ -72,8 +72,8 @@ class WindowReport:
     blocked: tuple[Blocked, ...] = ()
     """The messages that block queues of an orderly group."""
     unread: tuple[QueueRange, ...] = ()
-    """What the request leaves unread in these queues, by offset. Of a request that was committed before it is that of all its
-    windows, as far as it is still unread and blocked."""
+    """What all windows of the request up to this one leave unread in blocked queues, by offset. Of a request that was committed
+    before: as far as it is still unread and blocked."""
     held: tuple[Held, ...] = ()
     """The claims of other requests on queues that this request wants too."""
     idle: str = ""
@@ -188,10 +188,12 @@ def _unread(positions: Positions, request: ConsumeRequest, parts: Sequence[Ctl])
 def blocked_offsets(
     positions: Positions, group: str, queues: Iterable[MessageQueue] | None = None
 ) -> dict[MessageQueue, int]:
-    """The offsets at which blocked queues of an orderly group stay; of these ``queues``, or of all."""
+    """The offsets at which blocked queues of an orderly group stay, or where they begin since retention has removed those; of
+    these ``queues``, or of all."""
     offsets = positions.offsets_of(group)
     of_these = offsets if queues is None else [queue for queue in queues if queue in offsets]
-    return {queue: offsets[queue] for queue in of_these if positions.get(blk_id(group, queue)) is not None}
+    blocked = [queue for queue in of_these if positions.get(blk_id(group, queue)) is not None]
+    return {queue: max(offsets[queue], positions.min_offset(queue)) for queue in blocked}
 
 
 def _nothing_to_do(
@@ -228,7 +230,11 @@ def committed_window(
 ) -> WindowReport:
     """The report of a window that has just been committed. ``version``: the table version that the commit made."""
     queues = {one.range.queue for one in ctl.blocked}
-    stops = {one.range.queue: one.range.end for one in ctl.consumed if one.range.queue in queues}
+    stops = blocked_offsets(plan.positions, plan.group.name, plan.blocked_before)
+    for one in ctl.consumed:
+        stops.pop(one.range.queue, None)
+        if one.range.queue in queues:
+            stops[one.range.queue] = one.range.end
     limit = None if plan.limit is None else plan.limit - sum(one.messages for one in ctl.consumed)
     return WindowReport(
         status=Status.COMMITTED,

@@ -87,6 +87,8 @@ class Plan:
     """What blocks the queues of an orderly group, and how often it was tried."""
     limit: int | None = None
     """How many messages the request may still consume, those of this window too; None: no limit."""
+    blocked_before: frozenset[MessageQueue] = frozenset()
+    """The queues that earlier windows of the request left blocked, as far as the log knows when the window is planned."""
     idle: str = ""
     """Why this consumer has no queue; empty when it has one."""
     subscription: str | None = None
@@ -213,6 +215,7 @@ class Planner:
             unfinished=unfinished,
             tried=self._tried(ranges),
             limit=messages_remaining(request.max_messages, parts),
+            blocked_before=frozenset(one.range.queue for part in parts for one in part.blocked),
             idle=starts.idle,
             subscription=subscription,
             sub_version=sub_version,

@@ -138,8 +138,11 @@ def left_behind(
     queues stopped; behind its bound, another request has read on. ``max_messages``: how many messages the request could still
     read; None: no limit."""
     rests = [QueueRange(q, stop, bounds[q]) for q, stop in sorted(stops.items()) if stop < bounds.get(q, stop)]
-    planned = [PlannedRange(rest, None, 0, StartRule.STORED) for rest in rests]
-    return tuple(one.range for one in (planned if max_messages is None else _capped(planned, max_messages)))
+    if max_messages is None:
+        return tuple(rests)
+    capped = _capped([PlannedRange(rest, None, 0, StartRule.STORED) for rest in rests], max_messages)
+    ends = {one.queue: one.range.end for one in capped}
+    return tuple(replace(rest, end=ends.get(rest.queue, rest.begin + 1)) for rest in rests)
 
 
 def _capped(planned: list[PlannedRange], max_messages: int) -> list[PlannedRange]:

@@ -106,3 +106,5 @@ def test_a_replay_warns_of_what_its_range_has_lost_and_one_that_is_asked_again_d
     assert answer["warnings"] == [note]
     assert [shard["warnings"] for shard in answer["shards"]] == [[], [note]]
     assert rmq.json(*replay)["warnings"] == []
+    assert rmq.json(*replay, "--dry-run")["notes"] == [], "what went since, the replay had read"
+    assert "may be missing" not in rmq(*replay).err

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rmq_store.commit.ctl import Action
-from rmq_store.commit.positions import grp_id
+from rmq_store.commit.positions import QueueRange, grp_id
 from rmq_store.consumer.replay_name import replay_group
 from rmq_store.errors import StaleAttempt, WrongUse
 from rmq_store.message.message import MessageExt, MessageQueue
@@ -100,6 +100,35 @@ def test_a_replay_says_what_it_leaves_unread_in_blocked_queues_and_the_next_atte
     second = world.reprocess(NAME, f"{DAY}-r2", lambda msgs, context: "SUCCESS", **ordered)
     assert consumed(second) == {queue: (0, end) for queue, (_, end) in left.items()}
     assert (second.unread, first(suspend).unread) == ((), ())
+
+
+@story
+@pytest.mark.parametrize(("most", "rest"), [(None, 5), (9, 3), (6, 1)])
+def test_each_window_of_a_replay_says_what_it_leaves_in_queues_that_an_earlier_one_has_blocked(
+    world: World, most: int | None, rest: int
+) -> None:
+    """A run that goes on after a kill tells it too. Of a blocked queue for which the limit leaves nothing, the message that
+    blocks it is left, and the next attempt reads it."""
+    world.fill(orders(0), several(5))
+    world.fill(orders(1), several(6))
+    ordered: dict[str, Any] = {"mode": "orderly", "consume_message_batch_max_size": 1, "max_messages": 2}
+
+    def suspend(msgs: list[MessageExt], _: object) -> str:
+        return "SUSPEND_CURRENT_QUEUE_A_MOMENT" if msgs[0].queue_id == 0 else "SUCCESS"
+
+    def window() -> WindowReport:
+        request = ConsumeRequest(FIRST, ANA, max_messages=most)
+        return world.replay(group(**ordered), "Orders", NOON - HOUR, request, suspend)
+
+    reports = [window()]
+    while not reports[-1].complete:
+        reports.append(window())
+    assert len(reports) > 2
+    assert {range_.queue for report in reports for range_ in report.unread} == {orders(0)}
+    for report in (reports[-1], window()):
+        assert report.unread == (QueueRange(orders(0), 0, rest),)
+    attempt = world.reprocess(NAME, f"{DAY}-r2", lambda msgs, context: "SUCCESS", **(ordered | {"max_messages": None}))
+    assert consumed(attempt) == {orders(0): (0, rest), orders(1): (0, 6)}
 
 
 @story

@@ -12,7 +12,18 @@ import pytest
 from rmq_store.admin.sentences import blocked_warnings, window_line, window_sentence
 from rmq_store.commit.claim import Held, Holder
 from rmq_store.commit.ctl import Consumed, Produced
-from rmq_store.commit.positions import Outcome, Positions, QueueRange, Tally, grp_id, max_id, own_queue_id
+from rmq_store.commit.positions import (
+    Outcome,
+    Positions,
+    QueueRange,
+    Tally,
+    blk_id,
+    grp_id,
+    max_id,
+    min_id,
+    off_id,
+    own_queue_id,
+)
 from rmq_store.commit.request import Status, overall
 from rmq_store.errors import HeldByAnother, WrongUse
 from rmq_store.lake.table.shard import Shard
@@ -21,8 +32,9 @@ from rmq_store.lake.window.consumption import Consumption, answer, answer_so_far
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import SCHEDULE_TOPIC, retry_topic
 from rmq_store.settings.settings import load_settings
-from rmq_store.window.consume import WindowReport
+from rmq_store.window.consume import WindowReport, blocked_offsets
 from rmq_store.window.consume_request import Scope
+from rmq_store.window.ranges import left_behind
 
 QUEUE = MessageQueue("Orders", "broker-a", 0)
 
@@ -153,6 +165,13 @@ def test_blocked_queues_are_a_warning_with_what_reads_on(group: str, warning: st
         in window_sentence(summary)
     )
     assert ", 1 queue waits at a failed message (see the view blocked), 5 messages not consumed" in window_line(first)
+
+
+def test_a_queue_whose_first_messages_retention_has_removed_is_blocked_at_those_that_are_left() -> None:
+    blocked = {off_id("shop", QUEUE): 2, blk_id("shop", QUEUE): 1, max_id(QUEUE): 9}
+    assert blocked_offsets(Positions(1, blocked), "shop") == {QUEUE: 2}
+    assert blocked_offsets(Positions(1, blocked | {min_id(QUEUE): 5}), "shop") == {QUEUE: 5}
+    assert left_behind({QUEUE: 9}, {QUEUE: 9}) == ()
 
 
 def test_a_blocked_queue_of_retries_of_a_replay_is_read_by_its_next_window() -> None:

@@ -137,7 +137,7 @@ class RmqPlanShardsOperator(RmqConsumeOperator):
     def _shards_to_replay(self, context: Context, interval: IntervalReplay) -> list[str]:
         from rmq_store.lake.admin.interval_replay import check_interval
         from rmq_store.lake.admin.replay import has_messages, replay_notes
-        from rmq_store.lake.window.consumption import has_windows, shards_of
+        from rmq_store.lake.window.consumption import shards_of
 
         deployment, host = self.hook.deployment, Host()
         group = deployment.settings().group(self.group)
@@ -146,10 +146,7 @@ class RmqPlanShardsOperator(RmqConsumeOperator):
         check_interval(shards, group, interval, host)
         names = [shard.name for shard in shards if has_messages(shard, replaying, request, host, scope)]
         self.log_line(f"backfill: replay under {replaying.name}; shards with messages: {', '.join(names) or 'none'}")
-        # A shard that was replayed before has lost nothing of what is said here: retention came later.
-        notes = replay_notes(
-            [shard for shard in shards if not has_windows(shard, replaying.name)], replaying, request, host, scope
-        )
+        notes = replay_notes(shards, replaying, request, host, scope)
         if not names:
             nothing_to_do(context, "; ".join(notes) or "the interval has no messages")
         elif notes:

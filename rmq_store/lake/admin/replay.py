@@ -35,10 +35,12 @@ def replay_notes(
     shards: Sequence[Shard], group: GroupSettings, request: ConsumeRequest, host: Host, scope: Scope
 ) -> list[str]:
     """What is unusual about the range of a replay in these shards, in words. The arguments are those of ``as_replay``; for any
-    other request there is nothing to say."""
+    other request there is nothing to say, nor of a shard that was replayed before: what it lacks now went later."""
     if scope.from_ms is None:
         return []
-    queues = [(shard, queues_of_topics(shard, group)) for shard in shards]
+    queues = [(shard, queues_of_topics(shard, group)) for shard in shards if not has_windows(shard, group.name)]
+    if not queues:
+        return []
     return notes_of_times(queues, scope.from_ms, request.until_ms, host.now_ms())
 
 

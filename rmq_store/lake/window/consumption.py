@@ -215,9 +215,8 @@ class Consumption:
 
     @property
     def unread(self) -> tuple[QueueRange, ...]:
-        """What the request has left unread in blocked queues, by offset."""
-        of_queues = {range_.queue: range_ for window in self.windows for range_ in window.unread}
-        return tuple(of_queues[queue] for queue in sorted(of_queues))
+        """What the request has left unread in blocked queues, by offset, also in windows before these."""
+        return self.windows[-1].unread
 
     @property
     def warnings(self) -> list[str]:
