@@ -65,6 +65,18 @@ def test_a_checkpoint_of_this_process_doubles_nothing(lake: Lake) -> None:
     assert [file.path for file in table.added_since(0)] == before
 
 
+def test_a_checkpoint_describes_a_table_as_its_entries_do(lake: Lake) -> None:
+    """An upgrade writes the description into an entry again."""
+    other_commits(lake, 1)
+    for name in ("commitlog", "consumequeue", "offsets", "commits"):
+        table = getattr(lake.shard, name)
+        write_checkpoint(table)
+        opened = getattr(lake.shard, name)
+        assert opened.log.view.checkpoint == table.version
+        assert opened.log.view.metadata == table.log.view.metadata
+        assert opened.log.view.protocol == table.log.view.protocol
+
+
 def test_entries_behind_the_checkpoint_that_was_opened_are_not_read_by_name(lake: Lake) -> None:
     other_commits(lake, 3)
     write_checkpoint(lake.shard.commitlog)

@@ -73,6 +73,98 @@ def test_an_upgrade_gives_tables_of_this_format_its_properties(
     assert old.consume("2026-01-02-next").status == "committed"
 
 
+def test_other_readers_open_tables_after_an_upgrade_from_a_checkpoint(
+    old: Lake, rmq: Rmq, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The description of a table is then that of a checkpoint: in format 1, and in this one with another property."""
+    for name in TABLES:
+        DeltaTable(old.folder / name).create_checkpoint()
+    with monkeypatch.context() as patch:
+        patch.setitem(CONFIGURATION, "delta.deletedFileRetentionDuration", "interval 36500 days")
+        rmq.json("upgrade")
+    assert _unreadable(old) == []
+    rmq.json("maintain", "--step", "checkpoint")
+    assert sorted(rmq.json("upgrade")["tables"]) == TABLES
+    assert _unreadable(old) == []
+    assert rmq.json("audit", "--full")["audit"] == []
+    assert old.consume("2026-01-02-next").status == "committed"
+
+
+@pytest.fixture
+def damaged(old: Lake, rmq: Rmq) -> Lake:
+    """Upgraded from checkpoints by a version between the releases, which wrote an empty map as a list."""
+    for name in TABLES:
+        DeltaTable(old.folder / name).create_checkpoint()
+    rmq.json("upgrade")
+    for name in TABLES:
+        entry = max((old.folder / name / "_delta_log").glob("*.json"))
+        text = entry.read_text()
+        assert text.count('"options":{}') == 1
+        entry.write_text(text.replace('"options":{}', '"options":[]'))
+    assert _unreadable(old) == TABLES
+    return old
+
+
+def _unreadable(lake: Lake) -> list[str]:
+    """The tables that the Delta library cannot open."""
+
+    def can_be_opened(name: str) -> bool:
+        try:
+            DeltaTable(lake.folder / name).get_add_actions()
+        except DeltaError:
+            return False
+        return True
+
+    return [name for name in TABLES if not can_be_opened(name)]
+
+
+@pytest.mark.parametrize("commits", [0, 1])
+def test_an_upgrade_repairs_descriptions_that_only_rmq_reads(damaged: Lake, rmq: Rmq, commits: int) -> None:
+    if commits:  # the entry is not the last one
+        damaged.consume("2026-01-02-next")
+        rmq.json("dispatch")
+    answer = rmq("audit", "--json").json()
+    facts = {(finding["problem"], finding["file"].partition("/")[0], finding["detail"]) for finding in answer["audit"]}
+    assert facts == {("log entry not valid", name.partition("/")[2], "of metaData.format") for name in TABLES}
+    assert "'rmq upgrade'" in json.dumps(answer["advice"])
+    assert sorted(rmq.json("upgrade", "--dry-run")["tables"]) == TABLES
+    assert _unreadable(damaged) == TABLES
+    report = rmq.json("upgrade")
+    assert (report["status"], sorted(report["tables"])) == ("upgraded", TABLES)
+    assert _unreadable(damaged) == []
+    assert rmq.json("upgrade")["status"] == "already_there"
+    assert rmq.json("audit", "--full")["audit"] == []
+    rmq.json("maintain", "--step", "checkpoint")
+    assert damaged.reset("2026-01-03-back", 3).status == "committed"
+    assert _unreadable(damaged) == []
+
+
+def test_a_repair_that_was_interrupted_before_its_checkpoint_is_run_again(
+    damaged: Lake, rmq: Rmq, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError("no space")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("rmq_store.lake.admin.upgrade.write_checkpoint", refuse)
+        answer = rmq("upgrade")
+        assert answer.exit_code == 1
+        assert "Run 'rmq upgrade' again" in answer.err
+    with pytest.raises(DeltaError):
+        DeltaTable(damaged.folder / TABLES[0]).create_checkpoint()
+    assert sorted(rmq.json("upgrade", "--dry-run")["tables"]) == TABLES
+    rmq.json("upgrade")
+    for name in TABLES:
+        DeltaTable(damaged.folder / name).create_checkpoint()
+    assert rmq.json("upgrade")["status"] == "already_there"
+
+
+def test_a_checkpoint_of_a_maintenance_repairs_a_description_too(damaged: Lake, rmq: Rmq) -> None:
+    rmq.json("maintain", "--step", "checkpoint")
+    assert _unreadable(damaged) == []
+    assert rmq.json("upgrade")["status"] == "already_there"
+
+
 def _columns(old: Lake) -> list[str]:
     """Of the commit log, as other readers see them."""
     return [field.name for field in DeltaTable(str(old.folder / "s1" / "commitlog")).schema().fields]

@@ -45,6 +45,7 @@ from rmq_store.lake.commit.dispatch import dispatch
 from rmq_store.lake.commit.rebuild import rebuild
 from rmq_store.lake.maintain.compact import CompactRequest, compact
 from rmq_store.lake.sql.sql import query
+from rmq_store.lake.table.delta_table import CONFIGURATION
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.maintain.files_to_join import Limits
@@ -400,6 +401,14 @@ def described(table: str = "commitlog", **values: Any) -> Plant:
     return lambda at: at.edit_log(change, table)
 
 
+_OTHER_OPTIONS: dict[str, Row] = {
+    "a list of options": {"options": []},
+    "no options": {},
+    "null for options": {"options": None},
+    "an option that is null": {"options": {"a": None}},
+}
+
+
 def with_property(name: str, value: str) -> Plant:
     def change(kind: str, action: Row) -> Row:
         return action | {"configuration": action["configuration"] | {name: value}} if kind == "metaData" else action
@@ -646,6 +655,17 @@ FAULTS: dict[str, tuple[Plant, Problem]] = {
         Problem.TABLE_PROPERTIES_DIFFER,
     ),
     "files of no format by the log": (described("consumequeue", format=None), Problem.TABLE_PROPERTIES_DIFFER),
+    **{
+        f"a format with {name} by the log": (
+            described("offsets", format={"provider": "parquet"} | options),
+            Problem.LOG_ENTRY_NOT_VALID,
+        )
+        for name, options in _OTHER_OPTIONS.items()
+    },
+    "a property that is null": (
+        described(configuration={**CONFIGURATION, "a": None}),
+        Problem.LOG_ENTRY_NOT_VALID,
+    ),
     "a property of Delta that rmq does not set": (
         with_property("delta.enableChangeDataFeed", "true"),
         Problem.TABLE_PROPERTIES_DIFFER,

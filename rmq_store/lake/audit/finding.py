@@ -218,7 +218,8 @@ ADVICE: Mapping[Problem, Advice] = {
     Problem.LOG_ENTRY_NOT_VALID: Advice(
         "an entry of a table's log has a value that is not as Delta's protocol says, or that readers understand differently: "
         "other engines cannot read the table, or read other files, and no checkpoint of it can be written",
-        "Compare the entry with that of a backup, and restore it under the same name. " + _RESTORE_LOG,
+        "Of metaData.format, run 'rmq upgrade': an earlier version of rmq wrote it so. Else compare the entry with that of a "
+        "backup, and restore it under the same name. " + _RESTORE_LOG,
     ),
     Problem.FILE_IN_NO_SEGMENT: Advice(
         "no commit put these messages into a queue: they count twice in SQL, or no group reads them",

@@ -47,6 +47,15 @@ def _are_texts(value: Any) -> bool:
     return isinstance(value, dict) and all(isinstance(one, str | None) for one in value.values())
 
 
+def _are_values(value: Any) -> bool:
+    """A map of texts, of which none may be null."""
+    return isinstance(value, dict) and all(isinstance(one, str) for one in value.values())
+
+
+def _is_format(value: Any) -> bool:
+    return isinstance(value, dict) and _is_text(value.get("provider")) and _are_values(value.get("options"))
+
+
 _FILE: Mapping[str, Is] = {
     "path": _is_encoded,
     "partitionValues": _are_texts,
@@ -62,14 +71,20 @@ _TYPES: Mapping[str, Mapping[str, Is]] = {
     "add": {**_FILE, "modificationTime": _is_long, "clusteringProvider": _is_text},
     "remove": {**_FILE, "deletionTimestamp": _is_long, "extendedFileMetadata": _is_boolean},
     "txn": {"appId": _is_text, "version": _is_long, "lastUpdated": _is_long},
-    "metaData": {"name": _is_text, "description": _is_text, "createdTime": _is_long, "configuration": _are_texts},
+    "metaData": {
+        "name": _is_text,
+        "description": _is_text,
+        "format": _is_format,
+        "createdTime": _is_long,
+        "configuration": _are_values,
+    },
 }
 """By action and value. ``shards.py`` compares the others of ``metaData``, and ``protocol``, with what they must be."""
 _REQUIRED: Mapping[str, tuple[str, ...]] = {
     "add": ("path", "partitionValues", "size", "modificationTime", "dataChange"),
     "remove": ("path", "dataChange"),
     "txn": ("appId", "version"),
-    "metaData": (),
+    "metaData": ("format",),
 }
 """Any other value may be null or absent."""
 

@@ -14,6 +14,7 @@ from contextlib import suppress
 
 from rmq_store.commit.append import VIEW_TRUST_MS
 from rmq_store.errors import BadData
+from rmq_store.lake.table.delta_entry import with_maps
 from rmq_store.lake.table.delta_log import CHECKPOINT, ENTRY, LAST_CHECKPOINT, LOG_FOLDER, LogCleaned, numbers_of
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.second_reader import check_files, second_reading
@@ -73,10 +74,10 @@ def check_log(table: LakeTable) -> None:
 
 def _log_of(table: LakeTable) -> tuple[int, dict[str, bytes]]:
     """The newest sound checkpoint up to the version that the table's handle has read, -1 for none, and by name its file and the
-    entries after it. Raises LogCleaned when one of these is gone."""
+    entries after it, as other readers take them. Raises LogCleaned when one of these is gone."""
     names, _ = table.root.names_in(f"{table.path}/{LOG_FOLDER}")
     before, content = _newest_sound(table, [one for one in numbers_of(CHECKPOINT, names) if one <= table.version])
-    log = table.log.read_again(before + 1)
+    log = {name: with_maps(entry) for name, entry in table.log.read_again(before + 1).items()}
     if content is not None:
         log[checkpoint_name(table, before).rpartition("/")[2]] = content
     return before, log

@@ -42,6 +42,10 @@ DELETION_VECTOR = "deletionVector"
 _COLUMN_MAPPING = "delta.columnMapping.mode"
 STATS_COLUMNS = "delta.dataSkippingStatsColumns"
 """The property of a table that names the columns with statistics."""
+_LIST_FOR_MAP = b'"format":{"provider":"parquet","options":[]}'
+"""What ``rmq upgrade`` of a version between the releases wrote into the ``metaData`` of a table that it had read from a
+checkpoint: no other reader takes it. In a text of JSON the quotes would be escaped."""
+_MAP = b'"format":{"provider":"parquet","options":{}}'
 _WITHOUT_EFFECT = frozenset({"cdc", "domainMetadata"})
 """Actions that change nothing that is read here."""
 
@@ -233,8 +237,10 @@ def _entry(actions: Sequence[Mapping[str, Any]], version: int, where: str) -> En
                 for name in (_COMMIT_IDS, _COMMIT_ID):
                     _text(value.get(name) or "")
                 single[kind] = value
-            case "metaData" | "protocol":
-                single[kind] = value
+            case "metaData":
+                single[kind] = plain_metadata(value)
+            case "protocol":
+                single[kind] = without_nulls(value)
             case _ if kind not in _WITHOUT_EFFECT:
                 raise _foreign(f"an action {kind!r}", _named(where, actions))
     protocol, metadata = single.get("protocol"), single.get("metaData")
@@ -249,6 +255,32 @@ def _entry(actions: Sequence[Mapping[str, Any]], version: int, where: str) -> En
         protocol,
         metadata,
     )
+
+
+def without_nulls(action: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of an action. A checkpoint has a null for each that its entry lacks."""
+    return {name: value for name, value in action.items() if value is not None}
+
+
+def plain_metadata(action: Mapping[str, Any]) -> dict[str, Any]:
+    """A ``metaData`` action, the same whether it was read in an entry or in a checkpoint, whose maps are lists of pairs. Raises
+    ValueError or TypeError for what is no map."""
+    plain = without_nulls(action)
+    plain["configuration"] = dict(plain.get("configuration") or ())
+    format_ = plain.get("format")
+    if isinstance(format_, dict) and isinstance(format_.get("options"), list):
+        plain["format"] = {**format_, "options": dict(format_["options"])}
+    return plain
+
+
+def has_list_for_map(content: bytes) -> bool:
+    """Whether an entry has a ``metaData`` action that other readers refuse, as a version between the releases wrote it."""
+    return _LIST_FOR_MAP in content
+
+
+def with_maps(content: bytes) -> bytes:
+    """An entry as other readers take it, whatever version of this project wrote it."""
+    return content.replace(_LIST_FOR_MAP, _MAP)
 
 
 def _long(value: Any) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
@@ -32,6 +32,8 @@ from rmq_store.lake.table.delta_entry import (
     end_of,
     entry_name,
     parse_entry,
+    plain_metadata,
+    without_nulls,
 )
 from rmq_store.lake.table.log_view import LogFile, LogView
 from rmq_store.lake.table.object_store import Root
@@ -338,8 +340,8 @@ class DeltaLog:
     def _state(self, actions: pa.Table, version: int, at_ms: int, where: str) -> LogView:
         view = self._empty_view(at_ms)
         view.version = view.checkpoint = view.known_checkpoint = version
-        metadata = _plain_metadata(_only(actions, "metaData"))
-        protocol = _only(actions, "protocol")
+        metadata = plain_metadata(_only(actions, "metaData"))
+        protocol = without_nulls(_only(actions, "protocol"))
         check_readable(protocol, metadata, where)
         view.describe(metadata, where)
         view.protocol = protocol
@@ -467,11 +469,6 @@ def _refuse_deleted_rows(adds: pa.StructArray, where: str) -> None:
     if adds.type.get_field_index(DELETION_VECTOR) >= 0:
         for path in adds.field("path").filter(pc.is_valid(adds.field(DELETION_VECTOR))).to_pylist():
             raise deleted_rows(path, where)
-
-
-def _plain_metadata(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A ``metaData`` action as an entry has it: in a checkpoint its configuration is a list of pairs."""
-    return {**metadata, "configuration": dict(metadata.get("configuration") or ())}
 
 
 def _silence(answer: PutAnswer) -> Exception | None:
