@@ -62,6 +62,12 @@ class ConsumeQueueFiles:
         begin = slots.start + bisect_left(range(slots.start, end), True, key=lambda slot: self.entry(slot) != FILLER)
         return range(begin, end)
 
+    def offsets_in(self, begin: int, end: int) -> range:
+        """The queue offsets of the entries whose records begin in the bytes ``[begin, end)`` of the commit log. Where there is
+        none it is empty, and begins with the first entry behind them."""
+        written = self.written()
+        return range(min_offset(written, self.entry, begin), min_offset(written, self.entry, end))
+
     def entry(self, queue_offset: int) -> ConsumeQueueEntry:
         """The slot of a queue offset, written or not.
 

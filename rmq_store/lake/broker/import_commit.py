@@ -8,7 +8,6 @@ recorded only when they differ from those of the last import; else ``configs_of`
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,6 +28,7 @@ from rmq_store.lake.broker.rocksdb_source import RocksDbSource
 from rmq_store.lake.broker.salvage import Skipped
 from rmq_store.lake.table.imports import CONFIGS_OF, END_NOTE, LAST_RECORDS, TAIL
 from rmq_store.message.message import MessageQueue
+from rmq_store.message.message_const import LMQ_PREFIX
 
 GONE = "the broker removed it before it was imported"
 MISSING_FILES = "the log's files are missing here"
@@ -306,14 +306,20 @@ def _without_messages(
 
 def _emptied(files: ConsumeQueueFiles, log_begin: int, log_end: int, skipped: Sequence[Skipped]) -> tuple[int, int]:
     """The offsets [begin, end) of a queue without messages: its end is still known: ``ConsumeQueue`` (rules 2.2). Retention has
-    removed what is before the begin; the entries from there on are of messages that the salvage leaves out."""
+    removed what is before the begin; the entries from there on are of messages that salvages leave out (``skipped``, in order).
+
+    A message with INNER_MULTI_DISPATCH has entries in several queues and is here in that of its topic, so an entry whose
+    message is there makes no gap. A queue of LMQ has no other ones, and is left out."""
     bounds = files.bounds(log_begin, log_end)
-    if not skipped:
-        return bounds.max_offset, bounds.max_offset
-    in_log = range(bounds.min_offset, bounds.max_offset)
-    first = skipped[0].begin
-    left_out = bisect_left(in_log, True, key=lambda offset: files.entry(offset).commit_log_offset >= first)
-    return bounds.min_offset + left_out, bounds.max_offset
+    begin = bounds.max_offset
+    if files.topic.startswith(LMQ_PREFIX):
+        return begin, bounds.max_offset
+    for skip in reversed(skipped):
+        offsets = files.offsets_in(skip.begin, skip.end)
+        if offsets.stop < begin:
+            break
+        begin = min(begin, offsets.start)
+    return max(begin, bounds.min_offset), bounds.max_offset
 
 
 def proposal_of(part: ImportCommit, read: LogRead, broker_name: str, positions: Positions) -> Proposal:
