@@ -1198,3 +1198,40 @@ def test_a_queue_of_messages_that_are_in_the_queue_of_their_own_topic_has_no_gap
     queues = f"SELECT min_offset, max_offset FROM queues WHERE topic = '{queue}'"
     assert broker.rmq.json("sql", queues) == [{"min_offset": 3, "max_offset": 3}]
     assert broker.rmq.json("audit", "--full")["audit"] == []
+
+
+@pytest.mark.parametrize("before", ["nothing", "an import", "another salvage"])
+@pytest.mark.parametrize("last", [[b"u005"], []])
+def test_a_queue_whose_messages_an_earlier_part_left_out_has_the_gap(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, before: str, last: list[bytes]
+) -> None:
+    """``last``: what is damaged in the last part. ``another salvage``: of a copy without consume queues."""
+    monkeypatch.setattr(import_part, "part_bytes", lambda queues, log_bytes: FILE_BYTES)
+    parts = [sent("u", 0, 2, "U"), [*sent("a", 0, 3), *sent("u", 2, 4, "U")], sent("u", 4, 7, "U")]
+
+    def files(count: int) -> str:
+        folder = with_queues(log_of(broker.folder, *parts[:count]), 0)
+        for file in (folder / "commitlog").iterdir():
+            for body in (b"a000", b"a001", b"a002", *last):
+                file.write_bytes(file.read_bytes().replace(body, b"xxxx"))
+        if count == 2:
+            shutil.rmtree(folder / "consumequeue")
+        return str(folder)
+
+    def imports(count: int, *options: str) -> dict[str, Any]:
+        answer: dict[str, Any] = broker.rmq.json("import-store", files(count), "--broker", "broker-a", *options)
+        return answer
+
+    if before == "an import":
+        imports(1)
+    elif before == "another salvage":
+        assert imports(2, "--salvage")["queue_gaps"] == []
+        if not last:
+            refused = broker.rmq("import-store", files(3), "--broker", "broker-a")
+            assert (refused.exit_code, "[0, 3)" in refused.err, "--salvage" in refused.err) == (1, True, True)
+    gaps = imports(3, "--salvage")["queue_gaps"]
+    assert [(gap["begin"], gap["end"]) for gap in gaps if gap["topic"] == "T"] == [(0, 3)]
+    queues = "SELECT min_offset, max_offset FROM queues WHERE topic = 'T'"
+    assert broker.rmq.json("sql", queues) == [{"min_offset": 0, "max_offset": 3}]
+    assert broker.rmq.json("audit", "--full")["audit"] == []
+    assert imports(3)["status"] == "unchanged"

@@ -9,8 +9,9 @@ recorded only when they differ from those of the last import; else ``configs_of`
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -90,15 +91,22 @@ def import_commit(
     positions: Positions,
     *,
     may_be_left_out: Callable[[MessageQueue], bool],
+    salvages: Callable[[], Iterable[Ctl]],
 ) -> ImportCommit:
     """The part as a commit. ``before``: the import that recorded the configuration last, None: there is none.
     ``may_be_left_out``: whether earlier parts or imports may have left out messages of a queue that has had none here.
+    ``salvages``: reads those of the log before this part, also the earlier parts of the request.
 
     Raises BadData when a queue's offsets overlap the imported ones, or leave a gap and this is not a salvage.
     """
     imported = positions.get(import_id(job.broker_name))
     skipped = _skipped(read, imported)
     is_from_begin = imported is not None or not read.log.files[0].start_offset
+
+    @cache
+    def all_skipped() -> list[Skipped]:
+        rows = (row for ctl in salvages() for row in ctl.parameter("skipped") or ())
+        return sorted([*(Skipped(*row) for row in rows), *skipped], key=lambda skip: skip.end)
 
     def begins_with_gap(queue: MessageQueue) -> bool:
         # At the begin of a log that is not its first file the broker may have removed what a queue lacks.
@@ -107,7 +115,7 @@ def import_commit(
     advance, gaps = _queue_positions(job, positions, read, begins_with_gap)
     unlisted: dict[str, int] = {}
     if read.is_last:
-        without, left_out = _without_messages(job, positions, read, configs, advance, skipped)
+        without, left_out = _without_messages(job, positions, read, configs, advance, all_skipped)
         advance |= without
         gaps += left_out
         others = queues_of_others(configs.topics, job.broker_name)
@@ -281,16 +289,18 @@ def _without_messages(
     read: LogRead,
     configs: BrokerConfigs,
     grown: Mapping[str, int],
-    skipped: Sequence[Skipped],
+    all_skipped: Callable[[], Sequence[Skipped]],
 ) -> tuple[dict[str, int], list[QueueGap]]:
     """The positions of queues that are not known here and have no message in the log: those that retention has emptied,
-    those whose messages this salvage leaves out, with the gaps in them, and those of topics that users made."""
+    those whose messages salvages leave out (``all_skipped``), with the gaps in them, and those of topics that users made.
+
+    Raises BadData when there is a gap and this is not a salvage."""
     advance: dict[str, int] = {}
     gaps: list[QueueGap] = []
     for (topic, queue_id), files in sorted(job.queues.items()):
         queue = MessageQueue(topic, job.broker_name, queue_id)
         if max_id(queue) not in grown and positions.get(max_id(queue)) is None:
-            begin, end = _emptied(files, read.log.files[0].start_offset, read.end, skipped)
+            begin, end = _emptied(files, read.log.files[0].start_offset, read.end, all_skipped())
             advance |= {min_id(queue): begin, max_id(queue): end}
             gaps += [QueueGap(topic, queue_id, begin, end)] if begin < end else []
     for (topic, queue_id), batch_files in sorted(job.batch_queues.items()):
@@ -301,12 +311,19 @@ def _without_messages(
     for queue in queues_of_users(configs.topics, job.broker_name):
         if max_id(queue) not in grown and positions.get(max_id(queue)) is None:
             advance.setdefault(max_id(queue), 0)
+    if gaps and not job.salvage:
+        gap = gaps[0]
+        raise BadData(
+            f"{MessageQueue(gap.topic, job.broker_name, gap.queue_id)}: no message at [{gap.begin}, {gap.end}), of which its "
+            "consume queue has entries: an earlier part or import left them out. Nothing after byte "
+            f"{read.begin} of the log was imported; import with --salvage to continue and record the gap."
+        )
     return advance, gaps
 
 
 def _emptied(files: ConsumeQueueFiles, log_begin: int, log_end: int, skipped: Sequence[Skipped]) -> tuple[int, int]:
     """The offsets [begin, end) of a queue without messages: its end is still known: ``ConsumeQueue`` (rules 2.2). Retention has
-    removed what is before the begin; the entries from there on are of messages that salvages leave out (``skipped``, in order).
+    removed what is before the begin; the entries from there on are of messages that salvages leave out (``skipped``, by end).
 
     A message with INNER_MULTI_DISPATCH has entries in several queues and is here in that of its topic, so an entry whose
     message is there makes no gap. A queue of LMQ has no other ones, and is left out."""

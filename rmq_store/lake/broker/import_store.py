@@ -70,6 +70,7 @@ from rmq_store.lake.table.imports import (
     may_have_left_out,
     names_of_log,
     queues_without_entries,
+    salvages_of,
 )
 from rmq_store.lake.table.imports import generations as recorded_generations
 from rmq_store.lake.table.object_store import Root
@@ -243,8 +244,17 @@ class _Import:
         earlier = with_levels_to_end(begun, recorded.observed) if recorded else ()
         configs = self._configs(cut, recorded, earlier, generations, ends)
         notes = configs.notes if read.note is None else (*configs.notes, read.note)
-        may_be_left_out = partial(may_have_left_out, shard, (*older, broker_name))
-        made = import_commit(job, part, read, configs, recorded, begun, may_be_left_out=may_be_left_out)
+        names = (*older, broker_name)
+        made = import_commit(
+            job,
+            part,
+            read,
+            configs,
+            recorded,
+            begun,
+            may_be_left_out=partial(may_have_left_out, shard, names),
+            salvages=partial(salvages_of, shard, names),
+        )
         if cut is not None:
             made = replace(made, advance={**cut.advance, **made.advance})
         before = last_import(shard, broker_name)
