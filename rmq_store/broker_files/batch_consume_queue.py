@@ -2,7 +2,7 @@
 
 They are in a folder of their own. An entry has 46 bytes: commit log offset (8), size of the record (4), tags code (8), store
 time (8), queue offset of its first message (8), number of messages (2), compaction offset (4), 4 unused ones. The log says
-all of it but one thing: where a queue ends whose messages retention has removed.
+all of it but where a queue ends whose messages retention has removed, and what was in damaged records.
 """
 
 from __future__ import annotations
@@ -40,7 +40,27 @@ class BatchConsumeQueueFiles:
             commit_log_offset, size, *_ = self._entry(slot)
             return size == 0 or commit_log_offset + size > log_max_offset
 
-        end = begin + bisect_left(slots, True, key=is_behind)
+        return self._offset_behind(begin, begin + bisect_left(slots, True, key=is_behind))
+
+    def offsets_in(self, begin: int, end: int) -> range:
+        """As ``ConsumeQueueFiles.offsets_in``: of the messages whose records begin in the bytes ``[begin, end)`` of the log."""
+        first = self.files[0].start_offset // UNIT_BYTES
+        slots = range(first, self.files[-1].end_offset // UNIT_BYTES)
+
+        def offset_at(place: int) -> int:
+            def is_behind(slot: int) -> bool:
+                commit_log_offset, size, *_ = self._entry(slot)
+                return size == 0 or commit_log_offset >= place
+
+            slot = first + bisect_left(slots, True, key=is_behind)
+            if slot < slots.stop and self._entry(slot)[1]:
+                return self._entry(slot)[4]
+            return self._offset_behind(first, slot)
+
+        return range(offset_at(begin), offset_at(end))
+
+    def _offset_behind(self, begin: int, end: int) -> int:
+        """The queue offset behind the last message of the slots ``[begin, end)``; 0: there is none."""
         if end == begin:
             return 0
         *_, base, number, _ = self._entry(end - 1)

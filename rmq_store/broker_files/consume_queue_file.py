@@ -92,6 +92,10 @@ class ConsumeQueueFiles:
             raise BadData(f"{FOLDER}/{self.topic}/{self.queue_id} has {len(entries)} of the entries [{begin}, {end})")
         return entries
 
+    def max_offset(self, log_max_offset: int) -> int:
+        """That of the ``bounds``, wherever the log begins."""
+        return self.bounds(0, log_max_offset).max_offset
+
     def bounds(self, log_min_offset: int, log_max_offset: int) -> QueueBounds:
         """What is readable with a commit log of the bytes ``[log_min_offset, log_max_offset)``."""
         written = self.written()

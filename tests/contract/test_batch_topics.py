@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import rmq_store
+from rmq_store.broker_files.batch_consume_queue import UNIT_BYTES
 from rmq_store.broker_files.commit_log_file import list_commit_log
 from rmq_store.broker_files.file_source import LocalFileSource
 from rmq_store.errors import BadData
@@ -91,6 +92,38 @@ def test_a_queue_that_retention_has_emptied_keeps_its_end(store: LakeStore, brok
     load(store, broker)
     rows = query(store, "SELECT queue_id, min_offset, max_offset FROM queues WHERE topic = 'Batched'").to_pylist()
     assert {row["queue_id"]: (row["min_offset"], row["max_offset"]) for row in rows} == {0: (68, 68), 1: (42, 42)}
+
+
+def entries_of(broker: Path, queue_id: int) -> list[tuple[int, int, int]]:
+    """Of a batch queue: commit log offset, size and the queue offset of the first message."""
+    data = (broker / "batchconsumequeue" / "Batched" / str(queue_id) / f"{0:020}").read_bytes()
+    rows = [struct.unpack_from(">qiqqq", data, at) for at in range(0, len(data) - UNIT_BYTES + 1, UNIT_BYTES)]
+    return [(place, size, base) for place, size, _, _, base in rows if size]
+
+
+@pytest.mark.parametrize("kept", [0, 2])
+def test_a_queue_whose_messages_a_salvage_leaves_out_begins_with_the_gap(
+    store: LakeStore, broker: Path, kept: int
+) -> None:
+    """``kept``: so many records of queue 0 are those that retention has removed: its entries point before the log."""
+    file = broker / "commitlog" / f"{0:020}"
+    log = bytearray(file.read_bytes())
+    for queue_id in (0, 1):
+        for place, _, _ in entries_of(broker, queue_id):
+            log[place + 4] ^= 0xFF
+    file.write_bytes(log)
+    queue = broker / "batchconsumequeue" / "Batched" / "0" / f"{0:020}"
+    entries = bytearray(queue.read_bytes())
+    for slot in range(kept):
+        struct.pack_into(">q", entries, slot * UNIT_BYTES, -1)
+    begin = entries_of(broker, 0)[kept][2]
+    queue.write_bytes(entries)
+    report = load(store, broker, salvage=True)
+    gaps = {(gap.queue_id, gap.begin, gap.end) for gap in report.queue_gaps if gap.topic == "Batched"}
+    assert gaps == {(0, begin, 68), (1, 0, 42)}
+    rows = query(store, "SELECT queue_id, min_offset, max_offset FROM queues WHERE topic = 'Batched'").to_pylist()
+    assert {row["queue_id"]: (row["min_offset"], row["max_offset"]) for row in rows} == {0: (begin, 68), 1: (0, 42)}
+    assert full(store, LocalEngine(Host())).findings == []
 
 
 def test_a_broken_file_of_a_batch_queue_is_named(store: LakeStore, broker: Path) -> None:

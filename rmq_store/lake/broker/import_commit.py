@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import Any
 
 from rmq_store.broker_files.batch_consume_queue import FOLDER as BATCH_FOLDER
+from rmq_store.broker_files.batch_consume_queue import BatchConsumeQueueFiles
 from rmq_store.broker_files.consume_queue_file import FOLDER, ConsumeQueueFiles
 from rmq_store.broker_files.queue_generations import QueueKey
 from rmq_store.commit.ctl import Action, Actor, Ctl, Moved, Produced, Proposal, canonical_json
@@ -34,6 +35,8 @@ from rmq_store.message.message_const import LMQ_PREFIX
 GONE = "the broker removed it before it was imported"
 MISSING_FILES = "the log's files are missing here"
 NO_MESSAGE = "no message is here, but the queue goes on"
+
+_QueueFiles = ConsumeQueueFiles | BatchConsumeQueueFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,23 +294,22 @@ def _without_messages(
     grown: Mapping[str, int],
     all_skipped: Callable[[], Sequence[Skipped]],
 ) -> tuple[dict[str, int], list[QueueGap]]:
-    """The positions of queues that are not known here and have no message in the log: those that retention has emptied,
-    those whose messages salvages leave out (``all_skipped``), with the gaps in them, and those of topics that users made.
+    """The positions of queues that are not known here and have no message in the log: those that retention has emptied, of
+    which the end is still known (``ConsumeQueue``, rules 2.2), those whose messages salvages leave out (``all_skipped``), with
+    the gaps in them, and those of topics that users made.
 
     Raises BadData when there is a gap and this is not a salvage."""
     advance: dict[str, int] = {}
     gaps: list[QueueGap] = []
-    for (topic, queue_id), files in sorted(job.queues.items()):
+    log_begin = read.log.files[0].start_offset
+    of_queues: dict[QueueKey, _QueueFiles] = {**job.queues, **job.batch_queues}
+    for (topic, queue_id), files in sorted(of_queues.items()):
         queue = MessageQueue(topic, job.broker_name, queue_id)
         if max_id(queue) not in grown and positions.get(max_id(queue)) is None:
-            begin, end = _emptied(files, read.log.files[0].start_offset, read.end, all_skipped())
+            end = files.max_offset(read.end)
+            begin = _begin_of_gap(files, end, log_begin, all_skipped())
             advance |= {min_id(queue): begin, max_id(queue): end}
             gaps += [QueueGap(topic, queue_id, begin, end)] if begin < end else []
-    for (topic, queue_id), batch_files in sorted(job.batch_queues.items()):
-        queue = MessageQueue(topic, job.broker_name, queue_id)
-        if max_id(queue) not in grown and positions.get(max_id(queue)) is None:
-            end = batch_files.max_offset(read.end)
-            advance |= {min_id(queue): end, max_id(queue): end}
     for queue in queues_of_users(configs.topics, job.broker_name):
         if max_id(queue) not in grown and positions.get(max_id(queue)) is None:
             advance.setdefault(max_id(queue), 0)
@@ -321,22 +323,23 @@ def _without_messages(
     return advance, gaps
 
 
-def _emptied(files: ConsumeQueueFiles, log_begin: int, log_end: int, skipped: Sequence[Skipped]) -> tuple[int, int]:
-    """The offsets [begin, end) of a queue without messages: its end is still known: ``ConsumeQueue`` (rules 2.2). Retention has
-    removed what is before the begin; the entries from there on are of messages that salvages leave out (``skipped``, by end).
+def _begin_of_gap(files: _QueueFiles, end: int, log_begin: int, skipped: Sequence[Skipped]) -> int:
+    """From which offset on, up to ``end``, a queue's messages are those that salvages leave out (``skipped``, by end), as its
+    entries show; ``end``: from none. What the log has lost before its begin counts as removed by the broker.
 
     A message with INNER_MULTI_DISPATCH has entries in several queues and is here in that of its topic, so an entry whose
     message is there makes no gap. A queue of LMQ has no other ones, and is left out."""
-    bounds = files.bounds(log_begin, log_end)
-    begin = bounds.max_offset
+    begin = end
     if files.topic.startswith(LMQ_PREFIX):
-        return begin, bounds.max_offset
+        return end
     for skip in reversed(skipped):
-        offsets = files.offsets_in(skip.begin, skip.end)
+        if skip.end <= log_begin:
+            break
+        offsets = files.offsets_in(max(skip.begin, log_begin), skip.end)
         if offsets.stop < begin:
             break
         begin = min(begin, offsets.start)
-    return max(begin, bounds.min_offset), bounds.max_offset
+    return begin
 
 
 def proposal_of(part: ImportCommit, read: LogRead, broker_name: str, positions: Positions) -> Proposal:

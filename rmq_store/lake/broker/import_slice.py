@@ -91,7 +91,8 @@ class ImportJob:
     queues: Mapping[QueueKey, ConsumeQueueFiles]
     """The broker's consume queue files."""
     batch_queues: Mapping[QueueKey, BatchConsumeQueueFiles]
-    """Those of BatchCQ topics. Only their ends are read: their entries are made from the log."""
+    """Those of BatchCQ topics. Their entries are made from the log; those of the files tell where queues end, and what a
+    salvage leaves out."""
     file_bytes: int
     """Size of each file of the broker's log."""
     salvage: bool
