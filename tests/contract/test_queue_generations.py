@@ -16,6 +16,7 @@ from rmq_store.broker_files.file_source import LocalFileSource
 from rmq_store.broker_files.offsets_to_broker import How
 from rmq_store.lake.broker import import_part
 from rmq_store.lake.broker.export import export_offsets
+from rmq_store.lake.broker.import_commit import LEFT_OUT, NO_MESSAGE
 from rmq_store.lake.commit import commit as committing
 from rmq_store.lake.maintain import compact
 from rmq_store.lake.maintain.retention import RetentionRequest, retain
@@ -1230,7 +1231,8 @@ def test_a_queue_whose_messages_an_earlier_part_left_out_has_the_gap(
             refused = broker.rmq("import-store", files(3), "--broker", "broker-a")
             assert (refused.exit_code, "[0, 3)" in refused.err, "--salvage" in refused.err) == (1, True, True)
     gaps = imports(3, "--salvage")["queue_gaps"]
-    assert [(gap["begin"], gap["end"]) for gap in gaps if gap["topic"] == "T"] == [(0, 3)]
+    assert [(gap["begin"], gap["end"], gap["reason"]) for gap in gaps if gap["topic"] == "T"] == [(0, 3, LEFT_OUT)]
+    assert [gap["reason"] for gap in gaps if gap["topic"] == "U"] == [NO_MESSAGE] * len(last)
     queues = "SELECT min_offset, max_offset FROM queues WHERE topic = 'T'"
     assert broker.rmq.json("sql", queues) == [{"min_offset": 0, "max_offset": 3}]
     assert broker.rmq.json("audit", "--full")["audit"] == []

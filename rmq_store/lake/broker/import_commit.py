@@ -35,6 +35,7 @@ from rmq_store.message.message_const import LMQ_PREFIX
 GONE = "the broker removed it before it was imported"
 MISSING_FILES = "the log's files are missing here"
 NO_MESSAGE = "no message is here, but the queue goes on"
+LEFT_OUT = "a salvage left out these messages, of which the consume queue has entries"
 
 _QueueFiles = ConsumeQueueFiles | BatchConsumeQueueFiles
 
@@ -60,7 +61,7 @@ class PartOf:
 
 @dataclass(frozen=True, slots=True)
 class QueueGap:
-    """Offsets ``[begin, end)`` of a queue in which a salvage found no message, between others that it found."""
+    """Offsets ``[begin, end)`` of a queue in which a salvage found no message, but one behind them, or entries of them."""
 
     topic: str
     queue_id: int
@@ -309,7 +310,7 @@ def _without_messages(
             end = files.max_offset(read.end)
             begin = _begin_of_gap(files, end, log_begin, all_skipped())
             advance |= {min_id(queue): begin, max_id(queue): end}
-            gaps += [QueueGap(topic, queue_id, begin, end)] if begin < end else []
+            gaps += [QueueGap(topic, queue_id, begin, end, LEFT_OUT)] if begin < end else []
     for queue in queues_of_users(configs.topics, job.broker_name):
         if max_id(queue) not in grown and positions.get(max_id(queue)) is None:
             advance.setdefault(max_id(queue), 0)
