@@ -1237,3 +1237,40 @@ def test_a_queue_whose_messages_an_earlier_part_left_out_has_the_gap(
     assert broker.rmq.json("sql", queues) == [{"min_offset": 0, "max_offset": 3}]
     assert broker.rmq.json("audit", "--full")["audit"] == []
     assert imports(3)["status"] == "unchanged"
+
+
+@pytest.mark.parametrize("in_parts", [False, True])
+@pytest.mark.parametrize(
+    ("removed", "lost", "bounds", "gaps"),
+    [
+        (1, [b"a001"], (1, 3), [(1, 2)]),
+        (1, [b"a001", b"a002"], (1, 3), [(1, 3)]),
+        (2, [b"u002"], (2, 3), []),
+        (0, [b"a000", b"a001"], (0, 3), [(0, 2)]),
+    ],
+)
+def test_a_queue_of_a_log_that_lost_its_begin_has_the_gap_that_its_entries_show(
+    broker: Broker,
+    monkeypatch: pytest.MonkeyPatch,
+    in_parts: bool,
+    removed: int,
+    lost: list[bytes],
+    bounds: tuple[int, int],
+    gaps: list[tuple[int, int]],
+) -> None:
+    """Of the messages of T the broker has ``removed`` so many with the first file of its log, before the first import."""
+    if in_parts:
+        monkeypatch.setattr(import_part, "part_bytes", lambda queues, log_bytes: FILE_BYTES)
+    first = [*sent("u", 0, 2, "U"), *sent("a", 0, removed)]
+    rest = [*sent("a", removed, 2), *sent("u", 2, 4, "U")], [*sent("a", 2, 3), *sent("u", 4, 5, "U")]
+    folder = with_queues(log_of(broker.folder, first, *rest), 0)
+    (folder / "commitlog" / f"{0:020}").unlink()
+    for file in (folder / "commitlog").iterdir():
+        for body in lost:
+            file.write_bytes(file.read_bytes().replace(body, b"xxxx"))
+    answer = broker.rmq.json("import-store", str(folder), "--broker", "broker-a", "--salvage")
+    assert [(gap["begin"], gap["end"]) for gap in answer["queue_gaps"] if gap["topic"] == "T"] == gaps
+    queues = "SELECT min_offset, max_offset FROM queues WHERE topic = 'T'"
+    assert broker.rmq.json("sql", queues) == [dict(zip(("min_offset", "max_offset"), bounds, strict=True))]
+    assert broker.rmq.json("audit", "--full")["audit"] == []
+    assert broker.rmq.json("import-store", str(folder), "--broker", "broker-a")["status"] == "unchanged"

@@ -112,11 +112,15 @@ def import_commit(
         rows = (row for ctl in salvages() for row in ctl.parameter("skipped") or ())
         return sorted([*(Skipped(*row) for row in rows), *skipped], key=lambda skip: skip.end)
 
-    def begins_with_gap(queue: MessageQueue) -> bool:
+    def begin_of_new(queue: MessageQueue, first: int) -> int:
+        if (skipped and is_from_begin) or may_be_left_out(queue):
+            return 0
         # At the begin of a log that is not its first file the broker may have removed what a queue lacks.
-        return (bool(skipped) and is_from_begin) or may_be_left_out(queue)
+        key = (queue.topic, queue.queue_id)
+        files = job.batch_queues.get(key) or job.queues.get(key)
+        return first if files is None else _begin_of_gap(files, first, read.log.files[0].start_offset, all_skipped())
 
-    advance, gaps = _queue_positions(job, positions, read, begins_with_gap)
+    advance, gaps = _queue_positions(job, positions, read, begin_of_new)
     unlisted: dict[str, int] = {}
     if read.is_last:
         without, left_out = _without_messages(job, positions, read, configs, advance, all_skipped)
@@ -177,10 +181,11 @@ def _skipped(read: LogRead, imported: int | None) -> list[Skipped]:
 
 
 def _queue_positions(
-    job: ImportJob, positions: Positions, read: LogRead, begins_with_gap: Callable[[MessageQueue], bool]
+    job: ImportJob, positions: Positions, read: LogRead, begin_of_new: Callable[[MessageQueue, int], int]
 ) -> tuple[dict[str, int], list[QueueGap]]:
     """``max/`` of every queue that grew, ``min/`` of those that begin with a trimmed log, and the gaps in queues.
-    ``begins_with_gap``: whether a salvage may have left out what a queue lacks before its first message here.
+    ``begin_of_new``: where a queue begins whose first message here has this offset: salvages may have left out what it lacks
+    from there on.
 
     Raises BadData when a queue's offsets overlap the imported ones, or leave a gap and this is not a salvage.
     """
@@ -189,12 +194,12 @@ def _queue_positions(
     ends = {queue: positions.get(max_id(queue)) for queue in {segment.queue for segment in read.produced}}
     for segment in sorted(read.produced, key=lambda s: (s.queue, s.base or 0)):
         base, known = segment.base or 0, ends[segment.queue] or 0
-        if not known and base and not begins_with_gap(segment.queue):
-            # The queue has had no message here: the broker removed what it lacks before the first import.
-            advance[min_id(segment.queue)] = base
-        elif base < known:
+        if not known and base and (known := begin_of_new(segment.queue, base)):
+            # The queue has had no message here: the broker removed what is before its begin before the first import.
+            advance[min_id(segment.queue)] = known
+        if base < known:
             raise BadData(_comes_again(job, read, segment, known))
-        elif base > known and job.salvage:
+        if base > known and job.salvage:
             gaps.append(QueueGap(segment.queue.topic, segment.queue.queue_id, known, base))
         elif base > known:
             raise BadData(
