@@ -20,14 +20,13 @@ BUILDERS = ("held_by_another", "overtaken", "_unknown", "_given_up")
 """Functions that make an error: who calls one has the guard."""
 
 EXEMPT: Mapping[str, str] = {
+    "lake.broker.export_folder:_write_back": "only with a server: tests/contract/test_export_folder.py exports twice at once",
     "lake.broker.export_folder:merge_export": "it gives up after tries of _write_back, each of which refuses",
     "lake.table.s3:create": "only with a server: tests/contract/test_object_store.py loses its answers",
 }
 """Functions with refusals of the protocol that have no mutant, and why."""
 
 EQUIVALENT: Mapping[str, str] = {
-    "lake.broker.export_folder:_write_back: if changed and any((root.look_at(name)[0] != content for name, content in "
-    "before.items())), without changed": "nothing is written then, so that it is only read again",
     "lake.table.delta_table:LakeTable._validate: if file.store_day is None or "
     "date.fromisoformat(file.store_day).isoformat() != file.store_day, without file.store_day is None": (
         "date.fromisoformat refuses it too"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from tests.faults.guard import Guard, cases
 
 VACUUM = "tests/contract/test_vacuum.py"
-EXPORT_FOLDER = "tests/contract/test_export_folder.py"
 EXPORT_LOCK = "tests/unit/test_export_lock.py"
 COMPACT = "tests/contract/test_compact.py"
 CHECKPOINT = "tests/contract/test_checkpoint.py"
@@ -166,10 +165,6 @@ FILES = (
             "a_file_system_without_locks_is_named",
         ),
         (("if _is_file_of(handle, lock):", "if True:"),),
-    ),
-    Guard(
-        "lake.broker.export_folder:_write_back",
-        cases(EXPORT_FOLDER, "the_older_of_two_exports_at_once_is_not_written_over_the_newer_one"),
     ),
     Guard(
         "lake.maintain.compact:_joined",
