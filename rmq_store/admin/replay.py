@@ -133,10 +133,15 @@ def first_window(name: str, commits: Sequence[Ctl]) -> Ctl:
     raise WrongUse(f"{name} has replayed nothing here: give the group name that 'rmq replay' printed")
 
 
+def _attempts_begun(commits: Sequence[Ctl]) -> list[Ctl]:
+    """The commits that began attempts after the first one, which its first window began."""
+    return [ctl for ctl in commits if ctl.action is Action.REPLAY]
+
+
 def newest_bounds(name: str, commits: Sequence[Ctl]) -> dict[MessageQueue, int]:
     """Where the newest attempt of a replay ends, by queue. ``commits``: those of the replay group in this shard, oldest first.
     Raises as ``first_window``."""
-    begun = [ctl for ctl in commits if ctl.action is Action.REPLAY]
+    begun = _attempts_begun(commits)
     return bounds_of(begun[-1] if begun and begun[-1].parameter(BOUNDS) else first_window(name, commits))
 
 
@@ -147,8 +152,8 @@ def unread_in_blocked(name: str, commits: Sequence[Ctl], positions: Positions) -
     stops = blocked_offsets(positions, name, bounds)
     if not stops:
         return ()
-    begun = [ctl.request_id for ctl in commits if ctl.action is Action.REPLAY]
-    newest = begun[-1] if begun else first_window(name, commits).request_id
+    begun = _attempts_begun(commits)
+    newest = (begun[-1] if begun else first_window(name, commits)).request_id
     parts = [ctl for ctl in commits if ctl.action is Action.CONSUME and ctl.request_id == newest]
     most = parts[0].parameter("max_messages") if parts else None
     return left_behind(stops, bounds, messages_remaining(most, parts))
@@ -164,7 +169,7 @@ def next_attempt(name: str, request: ConsumeRequest, commits: Sequence[Ctl], lat
         raise WrongUse("another attempt of a replay needs a reason; it is recorded permanently in the commit log")
     windows = [ctl for ctl in commits if ctl.action is Action.CONSUME]
     first = first_window(name, commits)
-    begun = [ctl for ctl in commits if ctl.action is Action.REPLAY]
+    begun = _attempts_begun(commits)
     of_request = next((ctl for ctl in begun if ctl.request_id == request.request_id), None)
     newest = begun[-1] if begun else first
     if of_request is None and not any(c.request_id == newest.request_id and c.request_complete for c in windows):
