@@ -24,7 +24,6 @@ from rmq_store.filter.subscription import SubscriptionData
 from rmq_store.message.message import MessageQueue
 from rmq_store.settings.settings import GroupSettings, Settings
 from rmq_store.utils.times import format_time
-from rmq_store.window.consume import blocked_offsets
 from rmq_store.window.consume_request import (
     BOUNDS,
     ConsumeRequest,
@@ -33,7 +32,7 @@ from rmq_store.window.consume_request import (
     bounds_parameter,
     messages_remaining,
 )
-from rmq_store.window.ranges import left_behind
+from rmq_store.window.ranges import blocked_offsets, left_behind
 
 
 def refuse_replay(act: str, group: str) -> None:
@@ -149,12 +148,13 @@ def unread_in_blocked(name: str, commits: Sequence[Ctl], positions: Positions) -
     """What the newest attempt of a replay leaves unread in queues that are blocked now. ``commits``: as for ``newest_bounds``,
     which raises the same errors."""
     bounds = newest_bounds(name, commits)
-    stops = blocked_offsets(positions, name, bounds)
+    windows = [ctl for ctl in commits if ctl.action is Action.CONSUME]
+    stops = blocked_offsets(positions, name, windows)
     if not stops:
         return ()
     begun = _attempts_begun(commits)
     newest = (begun[-1] if begun else first_window(name, commits)).request_id
-    parts = [ctl for ctl in commits if ctl.action is Action.CONSUME and ctl.request_id == newest]
+    parts = [ctl for ctl in windows if ctl.request_id == newest]
     most = parts[0].parameter("max_messages") if parts else None
     return left_behind(stops, bounds, messages_remaining(most, parts))
 

@@ -48,7 +48,7 @@ from rmq_store.window.consume_request import (
 )
 from rmq_store.window.due import SegmentsOf, WaitingRetries, waiting_retries
 from rmq_store.window.plan import Plan, Planner, request_parameters
-from rmq_store.window.ranges import left_behind
+from rmq_store.window.ranges import blocked_offsets, left_behind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,22 +178,10 @@ def next_window(
 
 def _unread(positions: Positions, request: ConsumeRequest, parts: Sequence[Ctl]) -> tuple[QueueRange, ...]:
     """What the windows of the request have left unread in queues that are blocked now. Another request may have read on."""
-    queues = {one.range.queue for part in parts for one in part.blocked}
-    if not queues:
+    if not parts:
         return ()
-    stops = blocked_offsets(positions, parts[0].group or "", queues)
+    stops = blocked_offsets(positions, parts[0].group or "", parts)
     return left_behind(stops, bounds_of(parts[0]), messages_remaining(request.max_messages, parts))
-
-
-def blocked_offsets(
-    positions: Positions, group: str, queues: Iterable[MessageQueue] | None = None
-) -> dict[MessageQueue, int]:
-    """The offsets at which blocked queues of an orderly group stay, or where they begin since retention has removed those; of
-    these ``queues``, or of all."""
-    offsets = positions.offsets_of(group)
-    of_these = offsets if queues is None else [queue for queue in queues if queue in offsets]
-    blocked = [queue for queue in of_these if positions.get(blk_id(group, queue)) is not None]
-    return {queue: max(offsets[queue], positions.min_offset(queue)) for queue in blocked}
 
 
 def _nothing_to_do(
@@ -230,7 +218,7 @@ def committed_window(
 ) -> WindowReport:
     """The report of a window that has just been committed. ``version``: the table version that the commit made."""
     queues = {one.range.queue for one in ctl.blocked}
-    stops = blocked_offsets(plan.positions, plan.group.name, plan.blocked_before)
+    stops = dict(plan.blocked_before)
     for one in ctl.consumed:
         stops.pop(one.range.queue, None)
         if one.range.queue in queues:

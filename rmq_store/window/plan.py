@@ -55,7 +55,7 @@ from rmq_store.window.first_window import (
     first_windows,
     starts_parameter,
 )
-from rmq_store.window.ranges import PlannedRange, capped_by_bytes, plan_ranges, stored_starts
+from rmq_store.window.ranges import PlannedRange, blocked_offsets, capped_by_bytes, plan_ranges, stored_starts
 from rmq_store.window.shard_view import ShardView, observed_offsets
 from rmq_store.window.sub_version import checked_subscription, subscription_text
 
@@ -87,8 +87,9 @@ class Plan:
     """What blocks the queues of an orderly group, and how often it was tried."""
     limit: int | None = None
     """How many messages the request may still consume, those of this window too; None: no limit."""
-    blocked_before: frozenset[MessageQueue] = frozenset()
-    """The queues that earlier windows of the request left blocked, as far as the log knows when the window is planned."""
+    blocked_before: Mapping[MessageQueue, int] = field(default_factory=dict)
+    """Where the queues stay that earlier windows of the request left blocked, as far as the log knows when the window is
+    planned."""
     idle: str = ""
     """Why this consumer has no queue; empty when it has one."""
     subscription: str | None = None
@@ -215,7 +216,7 @@ class Planner:
             unfinished=unfinished,
             tried=self._tried(ranges),
             limit=messages_remaining(request.max_messages, parts),
-            blocked_before=frozenset(one.range.queue for part in parts for one in part.blocked),
+            blocked_before=blocked_offsets(self.positions, self.group.name, parts),
             idle=starts.idle,
             subscription=subscription,
             sub_version=sub_version,

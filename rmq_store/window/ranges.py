@@ -10,7 +10,8 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from rmq_store.commit.positions import Positions, QueueRange, grp_id, off_id, pas_id
+from rmq_store.commit.ctl import Ctl
+from rmq_store.commit.positions import Positions, QueueRange, blk_id, grp_id, off_id, pas_id
 from rmq_store.consumer.replay_name import replayed_group
 from rmq_store.consumer.start import Start, StartRule
 from rmq_store.errors import BadData, OffsetOutOfRange
@@ -129,6 +130,23 @@ def _beyond(
         f"the offset of group {group} in {queue} is {start.offset}, beyond the queue's end {most} "
         f"({start.rule}; {status}){others}. {way_on}"
     )
+
+
+def blocked_offsets(positions: Positions, group: str, windows: Iterable[Ctl]) -> dict[MessageQueue, int]:
+    """The offsets at which the queues stay that these windows of an orderly group left blocked, or where they begin since
+    retention has removed those. ``windows``: oldest first. Later ones may have read on, or freed a queue; one that an operator
+    has moved since, which begins another pass, is not blocked."""
+    blocked: set[MessageQueue] = set()
+    passes: dict[MessageQueue, int] = {}
+    for window in windows:
+        blocked |= {one.range.queue for one in window.blocked}
+        passes |= {one.range.queue: one.pass_ for one in window.consumed}
+    offsets: dict[MessageQueue, int] = {}
+    for queue in sorted(blocked):
+        offset, is_blocked = positions.get(off_id(group, queue)), positions.get(blk_id(group, queue)) is not None
+        if offset is not None and is_blocked and (positions.get(pas_id(group, queue)) or 0) == passes.get(queue):
+            offsets[queue] = max(offset, positions.min_offset(queue))
+    return offsets
 
 
 def left_behind(

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rmq_store.admin.reset import ResetTo
 from rmq_store.commit.ctl import Action
 from rmq_store.commit.positions import QueueRange, grp_id
 from rmq_store.consumer.replay_name import replay_group
@@ -100,6 +101,31 @@ def test_a_replay_says_what_it_leaves_unread_in_blocked_queues_and_the_next_atte
     second = world.reprocess(NAME, f"{DAY}-r2", lambda msgs, context: "SUCCESS", **ordered)
     assert consumed(second) == {queue: (0, end) for queue, (_, end) in left.items()}
     assert (second.unread, first(suspend).unread) == ((), ())
+
+
+@story
+def test_a_queue_that_was_moved_or_begins_again_is_not_blocked(world: World) -> None:
+    """A reset of a group, and an attempt that begins and whose windows have not come yet."""
+    world.fill(orders(0), several(5))
+    ordered: dict[str, Any] = {"mode": "orderly", "consume_message_batch_max_size": 1}
+
+    def suspend(msgs: list[MessageExt], _: object) -> str:
+        return "SUSPEND_CURRENT_QUEUE_A_MOMENT" if msgs[0].queue_offset == 2 else "SUCCESS"
+
+    def live() -> WindowReport:
+        return world.consume(group(**ordered), f"{DAY}-live", suspend)
+
+    def replay() -> WindowReport:
+        return world.replay(group(**ordered), "Orders", NOON - HOUR, ConsumeRequest(FIRST, ANA), suspend)
+
+    left = (QueueRange(orders(0), 2, 5),)
+    assert (live().unread, live().unread) == (left, left)
+    world.reset_to(ResetTo.MIN)
+    assert live().unread == ()
+
+    assert (replay().unread, replay().unread) == (left, left)
+    world.begin_attempt(group(NAME, **ordered), ConsumeRequest(f"{DAY}-r2", ANA, "mended"))
+    assert replay().unread == ()
 
 
 @story

@@ -11,8 +11,9 @@ import pytest
 
 from rmq_store.admin.sentences import blocked_warnings, window_line, window_sentence
 from rmq_store.commit.claim import Held, Holder
-from rmq_store.commit.ctl import Consumed, Produced
+from rmq_store.commit.ctl import Action, Actor, Blocked, Consumed, Ctl, Produced
 from rmq_store.commit.positions import (
+    ABSENT,
     Outcome,
     Positions,
     QueueRange,
@@ -23,6 +24,7 @@ from rmq_store.commit.positions import (
     min_id,
     off_id,
     own_queue_id,
+    pas_id,
 )
 from rmq_store.commit.request import Status, overall
 from rmq_store.errors import HeldByAnother, WrongUse
@@ -32,9 +34,9 @@ from rmq_store.lake.window.consumption import Consumption, answer, answer_so_far
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import SCHEDULE_TOPIC, retry_topic
 from rmq_store.settings.settings import load_settings
-from rmq_store.window.consume import WindowReport, blocked_offsets
+from rmq_store.window.consume import WindowReport
 from rmq_store.window.consume_request import Scope
-from rmq_store.window.ranges import left_behind
+from rmq_store.window.ranges import blocked_offsets, left_behind
 
 QUEUE = MessageQueue("Orders", "broker-a", 0)
 
@@ -46,6 +48,15 @@ def window(begin: int, end: int, *, retried: int = 0, **changes: Any) -> WindowR
     return replace(report, consumed=consumed, **changes)
 
 
+BLOCKING = Ctl(
+    "c1",
+    Action.CONSUME,
+    Actor("ana", "test"),
+    group="shop",
+    consumed=(Consumed(QueueRange(QUEUE, 0, 2), 0, {Outcome.ACKED: Tally(2)}),),
+    blocked=(Blocked(QueueRange(QUEUE, 2, 3), 1, "SUSPEND_CURRENT_QUEUE_A_MOMENT"),),
+)
+"""A window that left the queue blocked at offset 2."""
 EMPTY = WindowReport(status=Status.EMPTY, shard="a", group="shop", request_id="2026-03-01-1", engine="none")
 
 
@@ -169,9 +180,27 @@ def test_blocked_queues_are_a_warning_with_what_reads_on(group: str, warning: st
 
 def test_a_queue_whose_first_messages_retention_has_removed_is_blocked_at_those_that_are_left() -> None:
     blocked = {off_id("shop", QUEUE): 2, blk_id("shop", QUEUE): 1, max_id(QUEUE): 9}
-    assert blocked_offsets(Positions(1, blocked), "shop") == {QUEUE: 2}
-    assert blocked_offsets(Positions(1, blocked | {min_id(QUEUE): 5}), "shop") == {QUEUE: 5}
+    assert blocked_offsets(Positions(1, blocked), "shop", [BLOCKING]) == {QUEUE: 2}
+    assert blocked_offsets(Positions(1, blocked | {min_id(QUEUE): 5}), "shop", [BLOCKING]) == {QUEUE: 5}
     assert left_behind({QUEUE: 9}, {QUEUE: 9}) == ()
+
+
+@pytest.mark.parametrize(
+    ("changed", "stops"),
+    [
+        ({}, {QUEUE: 2}),
+        ({off_id("shop", QUEUE): 4}, {QUEUE: 4}),  # another request has read on, and waits there
+        ({blk_id("shop", QUEUE): ABSENT}, {}),  # it has read on
+        ({pas_id("shop", QUEUE): 1}, {}),  # an operator has moved the queue
+        ({pas_id("shop", QUEUE): 1, off_id("shop", QUEUE): ABSENT}, {}),  # to where it had no offset
+    ],
+)
+def test_a_queue_is_blocked_until_a_window_reads_on_or_an_operator_moves_it(
+    changed: dict[str, int], stops: dict[MessageQueue, int]
+) -> None:
+    positions = {off_id("shop", QUEUE): 2, blk_id("shop", QUEUE): 990, max_id(QUEUE): 9} | changed
+    assert blocked_offsets(Positions(1, positions), "shop", [BLOCKING]) == stops
+    assert blocked_offsets(Positions(1, positions), "shop", [replace(BLOCKING, blocked=())]) == {}
 
 
 def test_a_blocked_queue_of_retries_of_a_replay_is_read_by_its_next_window() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from rmq_store.admin.replay import as_attempt, attempt_proposal, next_attempt, unread_in_blocked
 from rmq_store.commit.ctl import Proposal
-from rmq_store.commit.positions import QueueRange
+from rmq_store.commit.positions import PositionKind, QueueRange, ids_of, queue_of
 from rmq_store.lake.commit.commit import commit
 from rmq_store.lake.commit.dispatch import follow_up
 from rmq_store.lake.read.time_search import search_offsets
@@ -20,7 +20,6 @@ from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import retry_topic
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.utils.host import Host
-from rmq_store.window.consume import blocked_offsets
 from rmq_store.window.consume_request import ConsumeRequest, Scope
 from rmq_store.window.dry_run import AfterCommits, ConsumePlan, joined_plans
 from rmq_store.window.plan import Planner
@@ -92,7 +91,8 @@ def left_in_blocked(shard: Shard, name: str) -> tuple[QueueRange, ...]:
     Reads only."""
     shard.commitlog.refresh()
     positions = shard.positions()
-    if all(queue.topic == retry_topic(name) for queue in blocked_offsets(positions, name)):
+    blocked = positions.prefixed(ids_of(PositionKind.BLOCKED, name))
+    if all(queue_of(app_id).topic == retry_topic(name) for app_id, _ in blocked):
         return ()
     return unread_in_blocked(name, shard.ctls_since(0, group=name), positions)
 
