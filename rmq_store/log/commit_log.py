@@ -8,8 +8,8 @@ are not read, because nothing says where the next record begins; with ``Damage.s
 
 Three checks are this project's own, RocketMQ does not make them:
 
-- a record must be at the commit log offset in its own field, else the file was copied wrongly. Its queue offset and
-  store time must be in the range of offsets and dates, because no checksum covers them
+- a record must be at the commit log offset in its own field, else the file was copied wrongly. Its queue id, its queue
+  offset and its store time must be in the range of ids, offsets and dates, because no checksum covers them
 - an end-of-file marker says how many bytes its file has left. If the number is wrong and something was written behind
   the marker, it is damage: otherwise those records would be lost silently
 - the last record of a log that has a zero in its topic or properties may be half written: no checksum covers them, and a
@@ -41,6 +41,7 @@ _CHUNK_BYTES: Final = 1 << 20
 BEHIND_BYTES: Final = _SIZE_AND_MAGIC.size
 """Bytes behind a record that show whether the log ends with it."""
 
+QUEUE_IDS: Final = range(1 << 31)
 QUEUE_OFFSETS: Final = range(1 << 62)
 """Valid queue offsets: the sum of two of them still fits into a Java long."""
 
@@ -161,6 +162,8 @@ def record_at(data: Bytes, position: int, start_offset: int, *, check_crc: bool 
     if record.commit_log_offset != offset:
         reason = f"its PHYSICALOFFSET is {record.commit_log_offset}, but it is at {offset}"
         return damage_at(data, position, start_offset, reason)
+    if record.queue_id not in QUEUE_IDS:
+        return damage_at(data, position, start_offset, f"its QUEUEID {record.queue_id} is negative")
     if record.queue_offset not in QUEUE_OFFSETS:
         reason = f"its QUEUEOFFSET {record.queue_offset} is not in [0, {QUEUE_OFFSETS.stop})"
         return damage_at(data, position, start_offset, reason)

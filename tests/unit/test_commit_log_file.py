@@ -229,6 +229,8 @@ def test_a_record_must_stand_where_it_says() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "reason"),
     [
+        ("queue_id", -1, "its QUEUEID"),
+        ("queue_id", -(2**31), "its QUEUEID"),
         ("queue_offset", 2**63 - 1, "its QUEUEOFFSET"),
         ("queue_offset", 2**62, "its QUEUEOFFSET"),
         ("queue_offset", -1, "its QUEUEOFFSET"),

@@ -177,7 +177,7 @@ def record(draw: st.DrawFn) -> Record:
         body, sys_flag = COMPRESSED[kind](body), sys_flag | 1 | kind
     made = new_record(
         topic=draw(st.sampled_from(["T", SCHEDULE_TOPIC, "Тема", "x" * 127, "y" * 130, ""])),
-        queue_id=draw(st.integers(-(1 << 31), (1 << 31) - 1)),
+        queue_id=draw(st.integers(0, (1 << 31) - 1) | st.integers(-(1 << 31), -1)),
         queue_offset=draw(st.integers(-(1 << 63), (1 << 63) - 1)),
         commit_log_offset=0,
         stored_body=body,

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from rmq_store.errors import BadData, BodyTooLarge
 from rmq_store.lake.broker.record_columns import HEAD, Heads, Ints, Mask, UncommonRows, common_columns
-from rmq_store.log.commit_log import QUEUE_OFFSETS, Damage, Stop, Unsupported, damage_at, item_at
+from rmq_store.log.commit_log import QUEUE_IDS, QUEUE_OFFSETS, Damage, Stop, Unsupported, damage_at, item_at
 from rmq_store.log.consume_queue import entry_tags_code, is_indexed
 from rmq_store.log.record import MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, STORE_TIMES, Bytes, Record, decode
 from rmq_store.message.message_const import MessageConst
@@ -235,6 +235,7 @@ def _batch(part: _Slice, starts: Ints) -> tuple[pa.RecordBatch, Stop | None]:
     are all of them or as many as BATCH_BYTES of decompressed bodies allow."""
     heads = Heads.read(np.frombuffer(part.data, np.uint8), starts)
     common = heads.fits & (heads.fixed["commit_log_offset"] == starts + part.start_offset)
+    common &= _within(heads.fixed["queue_id"], QUEUE_IDS)
     common &= _within(heads.fixed["queue_offset"], QUEUE_OFFSETS)
     common &= _within(heads.fixed["store_timestamp"], STORE_TIMES)
     common &= heads.may_be_whole()
