@@ -190,6 +190,8 @@ def test_a_root_that_cannot_be_written(rmq: Rmq) -> None:
 def test_a_root_of_another_kind(rmq: Rmq) -> None:
     for root in ("gs://bucket", ""):
         refused(rmq("topics", "--root", root), 2, "neither a folder nor s3://bucket/prefix")
+    for root in ("s3://bucket/./store", "s3://bucket/other/../store", "s3://bucket/store/..", "s3://./store"):
+        refused(rmq("topics", "--root", root), 2, "has a part '.' or '..'", "without it")
 
 
 def test_a_store_is_not_made_in_a_folder_whose_name_is_not_utf8(rmq: Rmq) -> None:

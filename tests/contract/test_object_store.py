@@ -248,6 +248,9 @@ def test_a_root_below_a_file_is_unusable(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_made_is_unusable() -> None:
     with pytest.raises(StoreUnusable, match="cannot create"):
         Root.parse("/proc/no-such-place/store").check_exclusive_create()
+    for path in ("/proc/no-such-place", "/proc/no-such-place/store"):
+        with pytest.raises(StoreUnusable, match="cannot create the folder"):
+            Root.parse(path).make_private()
 
 
 def server_time(root: Root) -> int:

@@ -319,6 +319,10 @@ def test_a_target_that_is_not_of_this_store_is_refused(
     (other / "notes.txt").touch()
     with pytest.raises(WrongUse, match=r"not empty and has no backup; it has notes\.txt"):
         back_up(windowed, other)
+    (other / "shards").mkdir()
+    (other / "notes.txt").rename(other / "shards" / "zz.json")
+    with pytest.raises(WrongUse, match=r"not empty and has no backup; it has shards/zz\.json"):
+        back_up(windowed, other)  # the entry of a shard that the copy would not have
     store = new_lake("again").folder / "store.json"
     store.write_text(store.read_text().replace(windowed.store.store_id, "0" * 32))
     with pytest.raises(WrongUse, match="has another store"):

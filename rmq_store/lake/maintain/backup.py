@@ -177,10 +177,12 @@ def _check_target(store: LakeStore, target: Root, stored: Mapping[str, int], sha
                 "another target"
             )
         return
-    # A first backup that was stopped has left folders of shards.
-    if others := {name.partition("/")[0] for name in stored} - {SHARDS, *shards}:
+    # A first backup that was stopped has left folders of shards, and maybe their entries.
+    entries = {entry_path(shard) for shard in shards}
+    others = {name if name.startswith(f"{SHARDS}/") else name.partition("/")[0] for name in {*stored} - entries}
+    if foreign := others - {*shards}:
         raise WrongUse(
-            f"{target.location} is not empty and has no backup; it has {min(others)}: choose an empty target"
+            f"{target.location} is not empty and has no backup; it has {min(foreign)}: choose an empty target"
         )
 
 

@@ -70,12 +70,20 @@ def replace(path: Path, content: bytes) -> None:
 @contextmanager
 def _written(path: Path, content: bytes) -> Iterator[Path]:
     """As ``_temporary``, in a folder that is made where it is missing."""
-    try:
+    with making(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
-    except FileNotFoundError as error:  # a folder that cannot be made, not a missing object
-        raise NotADirectoryError(error.errno, "the folder cannot be made", str(path.parent)) from error
     with _temporary(path, content) as temporary:
         yield temporary
+
+
+@contextmanager
+def making(folder: Path) -> Iterator[None]:
+    """Around what makes a folder: raises NotADirectoryError where there can be none, as below ``/proc``. A FileNotFoundError
+    would be a missing object."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise NotADirectoryError(error.errno, "the folder cannot be made", str(folder)) from error
 
 
 @contextmanager

@@ -69,8 +69,8 @@ class Root:
     def parse(cls, text: str, env: Mapping[str, str] | None = None) -> Root:
         """A root from a user's text; S3 settings come from the usual ``AWS_*`` variables of ``env``.
 
-        Raises WrongUse for a text that can name nothing, another scheme, credentials in it, or a relative folder where the
-        current one was deleted, StoreUnusable when S3's region is not known.
+        Raises WrongUse for a text that can name nothing, another scheme, credentials in it, a part ``.`` or ``..`` in S3, or
+        a relative folder where the current one was deleted; StoreUnusable when S3's region is not known.
         """
         if not _is_name(text) or ("://" in text and not text.startswith(_S3)):
             raise WrongUse(f"root {text!r} is neither a folder nor s3://bucket/prefix: give one of the two")
@@ -93,6 +93,11 @@ class Root:
             )
         if not bucket:
             raise WrongUse(f"root {text!r} has no bucket: write s3://bucket/prefix")
+        if not {".", ".."}.isdisjoint([bucket, *prefix.split("/")]):
+            raise WrongUse(
+                f"root {text!r} has a part '.' or '..', which some S3 servers resolve and others take for a name: give the "
+                "prefix without it"
+            )
         location = "/".join(filter(None, [_S3 + bucket, prefix.strip("/")]))
         return cls(location, s3.options_from(os.environ if env is None else env))
 
@@ -239,8 +244,8 @@ class Root:
         is there keeps its permissions."""
         if not self.is_local or os.path.exists(self.location):
             return
-        with self._explained("create the folder"):
-            folder = Path(self.location)
+        folder = Path(self.location)
+        with self._explained("create the folder"), local_files.making(folder):
             folder.parent.mkdir(parents=True, exist_ok=True)
             mode = 0o777 & ~umask_of()
             try:
