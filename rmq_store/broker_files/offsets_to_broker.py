@@ -356,7 +356,7 @@ def check_writable(path: Path) -> None:
         place = Path(os.path.realpath(file))
         folder = next(folder for folder in place.parents if os.path.exists(folder))
         try:
-            check_is_file(place)
+            check_is_file(file)
         except FileNotFoundError:
             pass
         except OSError as error:

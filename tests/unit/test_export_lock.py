@@ -31,6 +31,15 @@ def test_a_second_export_to_the_file_is_refused_and_one_to_another_file_is_not(t
     assert names(tmp_path) == ["link.json"]
 
 
+def test_a_pipe_is_no_file_to_export_to() -> None:
+    """As ``/dev/stdout`` is one: where its link ends, there is no folder for a lock file."""
+    reader, writer = os.pipe()
+    with pytest.raises(WrongUse, match="it is a FIFO, not a file"), one_export(Path(f"/proc/self/fd/{writer}")):
+        pass
+    os.close(reader)
+    os.close(writer)
+
+
 def test_the_lock_file_of_an_export_that_was_killed_is_taken_over(tmp_path: Path) -> None:
     file = tmp_path / "consumerOffset.json"
     with one_export(file):
