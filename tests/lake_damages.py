@@ -159,6 +159,14 @@ DAMAGES: dict[str, tuple[Damage, set[Problem]]] = {
     "acked keys without any row": (_window(keys=["A", "B"]), {_KEYS_DIFFER}),
     "an acked key with another row": (_window(keys=["A", "B"], key_rows=["A", "C"]), {_KEYS_DIFFER}),
     "a row of a key that was not acked": (_window(keys=[], key_rows=["A"]), {_KEYS_DIFFER}),
+    "acked keys with rows of another group": (
+        _window(keys=["A", "B"], key_rows=["A", "B"], key_group="other"),
+        {_KEYS_DIFFER},
+    ),
+    "acked keys with rows of another epoch": (
+        _window(keys=["A", "B"], key_rows=["A", "B"], key_epoch=1),
+        {_KEYS_DIFFER},
+    ),
     "a copy that stands in no queue": (_window(retried=[3], queued=False), {("copy in no queue", 3, 4)}),
     "a due retry that was not delivered": (
         _delivered(2, [0]),

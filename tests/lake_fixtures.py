@@ -247,10 +247,12 @@ class Bench:
         queued: bool = True,
         keys: Sequence[str] | None = None,
         key_rows: Sequence[str] = (),
+        key_group: str | None = None,
+        key_epoch: int = 0,
     ) -> Committed:
         """A consumption window. The rows, the tallies and the new position follow from the outcomes unless given apart;
         ``queued`` False: the copies get no place in a queue. ``keys``: those that the group, which absorbs duplicates,
-        says that it acked; ``key_rows``: those that have rows."""
+        says that it acked; ``key_rows``: those that have rows, with ``key_group`` (None: the group) and ``key_epoch``."""
         honest = tallies or _honest(begin, end, retried, dead, lost)
         consumed = Consumed(QueueRange(queue, begin, end), 0, honest, start_rule)
         ctl = self.ctl(Action.CONSUME, group=group, window_id=f"{group}-0-hand", request_id="2026-11-20-hand", epoch=0)
@@ -266,7 +268,7 @@ class Bench:
         if ranges:
             files.append(self._stage_lost(ctl, group, queue, ranges))
         if key_rows:
-            files.append(self._stage_keys(ctl, group, queue, key_rows))
+            files.append(self._stage_keys(ctl, key_group or group, key_epoch, queue, key_rows))
         if keys is not None:
             ctl = replace(ctl, parameters=canonical_json(key_parameters(key_tally(keys))))
         ctl = replace(ctl, consumed=(consumed,), produced=produced if queued else ())
@@ -324,12 +326,12 @@ class Bench:
         file = self.stage_messages(ctl.commit_id, rows)
         return [file], tuple(replace(segment, file=file.path) for segment in produced)
 
-    def _stage_keys(self, ctl: Ctl, group: str, queue: MessageQueue, texts: Sequence[str]) -> StagedFile:
+    def _stage_keys(self, ctl: Ctl, group: str, epoch: int, queue: MessageQueue, texts: Sequence[str]) -> StagedFile:
         column = pa.array(texts, pa.string())
         offsets = np.arange(len(texts))
         keys = Keys([queue], np.array([0, len(texts)]), offsets, pa.chunked_array([column]), text_hashes(column))
         path = self.shard.commitlog.path
-        return stage_keys(self.shard.root, path, keys, commit_id=ctl.commit_id, group=group, epoch=0, attempt="1")
+        return stage_keys(self.shard.root, path, keys, commit_id=ctl.commit_id, group=group, epoch=epoch, attempt="1")
 
     def _stage_lost(self, ctl: Ctl, group: str, queue: MessageQueue, ranges: Sequence[tuple[int, int]]) -> StagedFile:
         rows = [

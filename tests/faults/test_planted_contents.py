@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rmq_store import Message, open_store
+from rmq_store.consumer.duplicates import AbsorbRule
 from rmq_store.lake.audit.file_content import ContentJob, ContentTask, read_content
 from rmq_store.lake.audit.finding import Finding, Problem
 from rmq_store.lake.audit.full import full
@@ -26,9 +27,10 @@ from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.engine import LocalEngine
 from rmq_store.message.sys_flag import body_crc
 from rmq_store.utils.host import Host
-from tests.faults.stores import GROUP, SHARD, Lake, write_broker
+from tests.faults.stores import GROUP, HOUR_MS, SHARD, Lake, group_named, write_broker
 from tests.planted_shard import PlantedShard, Row
 
+ABSORBING = group_named("absorbing", absorb_duplicates=AbsorbRule("KEYS", HOUR_MS))
 Plant = Callable[[PlantedShard], None]
 
 
@@ -50,6 +52,11 @@ def of_cause(cause: str) -> Callable[[PlantedShard], str]:
 
 def of_topic(topic: str) -> Callable[[PlantedShard], str]:
     return lambda at: file_with(at, "topic", topic)
+
+
+def acked_keys(at: PlantedShard) -> str:
+    (file,) = at.files(kind="key")
+    return file
 
 
 imported, sent, retried, delivered = of_topic("Orders"), of_topic("Notes"), of_cause("retry"), of_cause("deliver")
@@ -103,6 +110,14 @@ def tried_otherwise(topic: str, more: int) -> Callable[[list[Row]], list[Row]]:
         return row | {name: row[name] + more for name in ("reconsume_times", "attempt")}
 
     return lambda rows: [change(row) if row["topic"].startswith(topic) else row for row in rows]
+
+
+def with_key_texts(rows: pa.Table, texts: Sequence[str | None]) -> pa.Table:
+    return rows.set_column(rows.schema.get_field_index("key_text"), "key_text", pa.array(texts, pa.string()))
+
+
+def without_a_key_text(at: PlantedShard) -> None:
+    at.rewrite(acked_keys(at), lambda rows: with_key_texts(rows, [None, *rows.column("key_text").to_pylist()[1:]]))
 
 
 def flipped(at: PlantedShard) -> None:
@@ -216,6 +231,33 @@ FAULTS: dict[str, tuple[Plant, Problem]] = {
         rows_of(delivered, first_row(window_id="w")),
         Problem.MESSAGE_DIFFERS_FROM_COMMIT,
     ),
+    "the text of an acked key altered": (
+        rows_of(acked_keys, lambda rows: first_row(key_text=rows[0]["key_text"] + "x")(rows)),
+        Problem.KEY_DIFFERS,
+    ),
+    "the texts of two acked keys exchanged": (
+        rows_of(
+            acked_keys,
+            lambda rows: [
+                rows[0] | {"key_text": rows[1]["key_text"]},
+                rows[1] | {"key_text": rows[0]["key_text"]},
+                *rows[2:],
+            ],
+        ),
+        Problem.KEY_DIFFERS,
+    ),
+    "an acked key without its text": (without_a_key_text, Problem.KEY_DIFFERS),
+    "the hashes of two acked keys altered": (
+        rows_of(
+            acked_keys,
+            lambda rows: [
+                rows[0] | {"key_hash": rows[0]["key_hash"] ^ 1},
+                rows[1] | {"key_hash": rows[1]["key_hash"] ^ 1},
+                *rows[2:],
+            ],
+        ),
+        Problem.KEY_DIFFERS,
+    ),
     "a bit of a file flipped": (flipped, Problem.FILE_CHANGED),
     "filtered counted as acked": (filtered_as_acked, Problem.FILTERED_DIFFERS),
     "a file less in the record of its commit": (
@@ -265,6 +307,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made.consume("2026-01-01-again")
     made.load(write_broker(folder / "broker", 60), "2026-01-02-import")
     made.consume("2026-01-02-r1")
+    made.consume("2026-01-02-keys", ABSORBING)
     notes = [Message("Notes", b"note %d" % number, keys=(f"a{number}", f"b{number}")) for number in range(4)]
     open_store(made.folder).send(notes, create_queues=1, request_id="2026-11-20-n")
     assert audited(made.store) == []
@@ -342,3 +385,25 @@ def test_a_finding_names_each_column_that_differs(findings: dict[str, list[Findi
     assert {(one.topic, one.begin_offset, one.end_offset) for one in of_commit} == {("Notes", 0, 1)}
     columns = ("commit_id", "part", "deliver_at", "magic", "sys_flag", "flag", "reconsume_times")
     assert {one.detail for one in of_commit} == {f"of {column}" for column in columns}
+
+
+def test_a_finding_names_the_messages_of_acked_keys(findings: dict[str, list[Finding]]) -> None:
+    (of_text,) = (one for one in findings["the text of an acked key altered"] if one.problem == Problem.KEY_DIFFERS)
+    assert (of_text.group_name, of_text.topic, of_text.queue_id) == (ABSORBING.name, "Orders", 0)
+    assert (of_text.begin_offset, of_text.end_offset) == (0, 1)
+    assert str(of_text.file).startswith("commitlog/kind=key/")
+
+
+def test_of_many_acked_keys_some_are_named_and_the_others_counted(sound: Path, tmp_path: Path) -> None:
+    shard = PlantedShard(sound, SHARD)
+    rows = pq.ParquetFile(shard.path(acked_keys(shard))).read()
+    count = rows.num_rows
+    assert count > 12
+    texts = [f"{text}x" for text in rows.column("key_text").to_pylist()]
+    pq.write_table(with_key_texts(rows, texts), tmp_path / "f.parquet")
+    job = ContentJob(root=Root.parse(str(tmp_path)), table=".")
+    content = read_content(job, ContentTask(path="f.parquet", kind="key", sha256=None), "")
+    assert (content.error, content.rows) == (None, count)
+    *named, rest = content.problems
+    assert len(named) == 10
+    assert (rest.queue, rest.detail) == (None, f"and {count - 10} more acked keys of the file")

@@ -1,4 +1,4 @@
-"""The content of one data file, read once: its bytes, and for message files each row.
+"""The content of one data file, read once: its bytes, and for files of messages and of acked keys each row.
 
 A file is judged by itself here. What needs two files (a copy and its message, a window and its messages) is returned as
 small sums, which ``full.py`` compares.
@@ -10,7 +10,7 @@ import hashlib
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -184,6 +184,8 @@ class RowProblem:
     begin: int | None = None
     end: int | None = None
     detail: str | None = None
+    group: str | None = None
+    """That acked the messages, where the rows are their keys."""
 
 
 _Kind = tuple[Problem, str | None]
@@ -244,7 +246,7 @@ def _read_rows(task: ContentTask, data: bytes, content: FileContent) -> None:
     with pq.ParquetFile(pa.BufferReader(data)) as file:
         names = file.schema_arrow.names
         if task.kind not in MESSAGE_KINDS:
-            content.rows = sum(batch.num_rows for batch in file.iter_batches(BATCH_ROWS, use_threads=False))
+            _read_others(task, file, content)
             return
         wrong: dict[_Kind, list[tuple[Numbers, Numbers]]] = {}
         columns = [name for name in _COLUMNS if name in names]
@@ -261,6 +263,36 @@ def _read_rows(task: ContentTask, data: bytes, content: FileContent) -> None:
             content.problems += _other_number(task, content.rows)
         for kind, parts in wrong.items():
             content.problems += _places(task, kind, *map(np.concatenate, zip(*parts, strict=True)))
+
+
+def _read_others(task: ContentTask, file: pq.ParquetFile, content: FileContent) -> None:
+    """Rows that are no messages."""
+    wrong = 0
+    for batch in file.iter_batches(BATCH_ROWS, use_threads=False):
+        content.rows += batch.num_rows
+        if task.kind == "key":
+            rows = batch.filter(pa.array(_other_hashes(batch)))
+            wrong += rows.num_rows
+            content.problems += map(_of_key, rows.slice(0, _MOST_PLACES - len(content.problems)).to_pylist())
+    if wrong > _MOST_PLACES:
+        detail = f"and {wrong - _MOST_PLACES:,} more acked keys of the file"
+        content.problems.append(RowProblem(Problem.KEY_DIFFERS, None, detail=detail))
+
+
+def _other_hashes(keys: pa.RecordBatch) -> Mask:
+    """Acked keys of which the hash is not that of the text. Windows find a key by its hash, and then compare the texts."""
+    texts, stored = keys.column("key_text"), keys.column("key_hash")
+    wrong: Mask = text_hashes(pc.fill_null(texts, "")) != np.asarray(pc.fill_null(stored, 0), np.int64)
+    wrong |= np.asarray(pc.or_(pc.is_null(texts), pc.is_null(stored)))
+    return wrong
+
+
+def _of_key(row: Mapping[str, Any]) -> RowProblem:
+    """``row``: of an acked key."""
+    offset = row["queue_offset"]
+    end = None if offset is None else offset + 1
+    detail = f"acked by the window {row['commit_id']}"
+    return RowProblem(Problem.KEY_DIFFERS, tables.queue_of_row(row), offset, end, detail, row["group_name"])
 
 
 def _has_filters(metadata: pq.FileMetaData) -> bool:

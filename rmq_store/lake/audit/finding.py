@@ -88,6 +88,7 @@ class Problem(StrEnum):
     COPY_BODY_DIFFERS = "copy has another body"
     COPY_PROPERTIES_DIFFER = "copy has other properties"
     FILTERED_DIFFERS = f"{OF_OUTCOME} differs from the filter"
+    KEY_DIFFERS = "acked key differs from its hash"
     NOT_AUDITED = "not audited"
 
     @classmethod
@@ -326,6 +327,11 @@ ADVICE: Mapping[Problem, Advice] = {
     Problem.FILTERED_DIFFERS: Advice(
         "the record of a window counts other messages as filtered than those that do not match its subscription",
         _REPORT,
+    ),
+    Problem.KEY_DIFFERS: Advice(
+        "the text and the hash of an acked key are not of one key, and a key counts only where both are equal: a duplicate "
+        "could be acked again",
+        _RESTORE_FILE,
     ),
     Problem.NOT_AUDITED: Advice(
         "a part of the audit could not be done; what it would have proved is not known",

@@ -7,6 +7,7 @@
 - A copy is the copy of the message that it names, with the edits of its redrive and the attempts that follow, and went
   where that message says.
 - A window filtered the messages that do not match its subscription, and no others.
+- The hash of an acked key is that of its text.
 - The Delta library reads the logs of the tables as ``rmq`` does.
 """
 
@@ -284,7 +285,7 @@ class _ShardContent:
             )
         for one in content.problems:
             place: dict[str, Any] = {} if one.queue is None else asdict(one.queue)
-            place |= {"begin_offset": one.begin, "end_offset": one.end}
+            place |= {"group_name": one.group, "begin_offset": one.begin, "end_offset": one.end}
             yield Finding(shard=shard, problem=one.problem, file=file, detail=one.detail, **place)
 
     def _only_place(self, content: FileContent) -> dict[str, Any]:

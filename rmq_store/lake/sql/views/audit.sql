@@ -291,11 +291,11 @@ chain_problems AS (
     WHERE stands_at IS NULL OR (topic IN ('SCHEDULE_TOPIC_XXXX', 'rmq_sys_wheel_timer') AND times <> due_times)
 ),
 
--- 5. The keys that a window acked, in groups that absorb duplicates: as many rows as recorded, with the recorded hashes. If
---    one is missing, a duplicate can be acked.
+-- 5. The keys that a window acked, in groups that absorb duplicates: as many rows as recorded, with the recorded hashes, all of
+--    the window's group and epoch. If one is missing, or is another group's or epoch's, a duplicate can be acked.
 acked_keys_told AS (
     SELECT
-        shard, commit_id, group_name,
+        shard, commit_id, group_name, epoch,
         CAST(nullif(regexp_extract(parameters, '"key_rows":([0-9]+)', 1), '') AS BIGINT) AS key_rows,
         CAST(nullif(regexp_extract(parameters, '"key_hash_sum":([0-9]+)', 1), '') AS DECIMAL(20, 0)) AS hash_sum
     FROM ctl
@@ -304,8 +304,9 @@ acked_keys_told AS (
 acked_keys_shown AS (
     SELECT
         shard, commit_id,
-        min(group_name) AS group_name,
-        count(*) AS key_rows,
+        min(group_name) AS group_name, max(group_name) AS last_group,
+        min(epoch) AS epoch, max(epoch) AS last_epoch,
+        count(CASE WHEN epoch IS NOT NULL THEN group_name END) AS key_rows,
         sum(CAST(key_hash AS DECIMAL(20, 0))) AS hash_sum
     FROM key_rows
     GROUP BY shard, commit_id
@@ -328,6 +329,8 @@ key_problems AS (
             CAST(coalesce(s.hash_sum, 0) - coalesce(t.hash_sum, 0) AS DECIMAL(38, 0)),
             CAST(18446744073709551616 AS DECIMAL(38, 0))
         ) <> 0
+        OR s.group_name <> t.group_name OR s.last_group <> t.group_name
+        OR s.epoch <> t.epoch OR s.last_epoch <> t.epoch
 ),
 
 -- 6. The file of every segment is live, or a compaction has replaced it. Another tool (OPTIMIZE, DELETE) removed one that is
