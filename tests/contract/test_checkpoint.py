@@ -2,27 +2,44 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
 from rmq_store.errors import LogDamaged, StaleAttempt
+from rmq_store.lake.audit.audit import audit
+from rmq_store.lake.audit.finding import Problem
 from rmq_store.lake.commit import dispatch as dispatching
-from rmq_store.lake.commit.derived_tables import COMMITS
+from rmq_store.lake.commit.derived_tables import COMMITS, KINDS
 from rmq_store.lake.commit.rebuild import check
+from rmq_store.lake.maintain.maintain import maintain
 from rmq_store.lake.table import checkpoint
-from rmq_store.lake.table.checkpoint import LEAST_AGE_MS, checkpoint_if_due, checkpoint_name, clean_up, write_checkpoint
-from rmq_store.lake.table.delta_log import LogCleaned
+from rmq_store.lake.table.checkpoint import (
+    LEAST_AGE_MS,
+    checkpoint_if_due,
+    checkpoint_name,
+    clean_up,
+    entries_since_checkpoint,
+    write_checkpoint,
+)
+from rmq_store.lake.table.delta_log import DeltaLog, LogCleaned
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
+from rmq_store.lake.table.store import LakeStore
+from rmq_store.maintain.request import MaintainRequest, Step
+from rmq_store.utils.host import Host
 from tests.faults.answers import Clock, clean_log, other_commits, set_clock
-from tests.faults.stores import Lake, write_broker
+from tests.faults.stores import TESTS, Lake, write_broker
+from tests.lake_fixtures import small_store
 from tests.planted_shard import PlantedShard, Row
 
 
@@ -311,3 +328,141 @@ def test_a_log_that_the_delta_library_cannot_read_is_an_error_in_words(lake: Lak
         write_checkpoint(lake.shard.commitlog)
     assert "\n" not in str(raised.value), "the stack of the library"
     assert "Run 'rmq audit --full'" in str(raised.value)
+
+
+# --- the hint at the newest checkpoint -------------------------------------------------------------------------------
+
+REQUEST = MaintainRequest(request_id="2026-01-03-checkpoint", actor=TESTS, steps=frozenset({Step.CHECKPOINT}))
+NO_CHECKPOINT = "_last_checkpoint names a checkpoint of version {}, and there is none"
+
+
+@dataclass(frozen=True, slots=True)
+class Hinted:
+    """A store whose tables have hints."""
+
+    store: LakeStore
+
+    @property
+    def tables(self) -> list[LakeTable]:
+        (shard,) = self.store.shards()
+        tables = [shard.commitlog, *(kind.table(shard) for kind in KINDS)]
+        for table in tables:
+            table.refresh()
+        return tables
+
+    def hint(self, text: str) -> None:
+        for table in self.tables:
+            self.store.root.replace(hint_name(table), text.encode())
+
+    def findings(self) -> set[tuple[str, str | None, str | None]]:
+        return {(one.problem, one.file, one.detail) for one in audit(self.store)}
+
+    def maintain(self, request: MaintainRequest = REQUEST) -> list[bool]:
+        """Of which tables a checkpoint was written, or the hint."""
+        (shard,) = self.store.shards()
+        return [report.checkpoint for report in maintain(shard, request, Host())]
+
+
+def hint_name(table: LakeTable) -> str:
+    return f"{table.path}/_delta_log/_last_checkpoint"
+
+
+@pytest.fixture
+def hinted(root: Root) -> Hinted:
+    """The commit log has a checkpoint of its newest version, ``offsets`` an older one, and the others none."""
+    (shard,) = small_store(root, ["s1"]).store.shards()
+    shard.offsets.refresh()
+    write_checkpoint(shard.offsets)
+    for _ in range(2):
+        shard.offsets.put([], {}, host=Host())
+    shard.commitlog.refresh()
+    write_checkpoint(shard.commitlog)
+    return Hinted(LakeStore.open(root))
+
+
+@pytest.mark.parametrize(
+    ("hint", "detail"),
+    [
+        ("{", "_last_checkpoint is damaged"),
+        ('{"version":999,"size":5}', NO_CHECKPOINT.format(999)),
+        ('{"version":0,"size":5}', NO_CHECKPOINT.format(0)),
+    ],
+    ids=["damaged", "later", "earlier"],
+)
+def test_a_hint_at_no_checkpoint_is_a_finding_and_the_maintenance_writes_it_again(
+    hinted: Hinted, hint: str, detail: str
+) -> None:
+    assert hinted.findings() == set()
+    hinted.hint(hint)
+    names = ["commitlog", *(kind.name for kind in KINDS)]
+    assert hinted.findings() == {(Problem.CHECKPOINT_UNREADABLE, name, detail) for name in names}
+    assert hinted.maintain(replace(REQUEST, dry_run=True)) == [True] * 4
+    assert hinted.maintain() == [True] * 4
+    assert hinted.findings() == set()
+    for table in hinted.tables:
+        written = json.loads(table.root.read(hint_name(table)))
+        content = table.root.read(checkpoint_name(table, table.version))
+        assert (written["version"], written["size"]) == (table.version, pq.read_metadata(BytesIO(content)).num_rows)
+        if table.root.is_local:
+            assert DeltaTable(table.root.uri_of(table.path)).version() == table.version
+    assert hinted.maintain() == [False] * 4
+
+
+def test_the_maintenance_writes_a_damaged_checkpoint_of_the_newest_version_again(hinted: Hinted) -> None:
+    commitlog, *_ = hinted.tables
+    hinted.store.root.replace(checkpoint_name(commitlog, commitlog.version), b"PAR1 no checkpoint PAR1")
+    assert {(problem, file) for problem, file, _ in hinted.findings()} == {(Problem.CHECKPOINT_UNREADABLE, "commitlog")}
+    assert hinted.maintain()[0]
+    assert hinted.findings() == set()
+    assert not hinted.maintain()[0]
+
+
+def test_the_doctor_counts_the_entries_behind_the_newest_checkpoint_that_is_there(hinted: Hinted) -> None:
+    hinted.hint('{"version":999,"size":5}')
+    assert [entries_since_checkpoint(table) for table in hinted.tables] == [table.version for table in hinted.tables]
+
+
+def test_a_hint_at_an_older_checkpoint_than_the_newest_is_sound(lake: Lake) -> None:
+    table = lake.shard.commitlog
+    write_checkpoint(table)
+    hint = table.root.read(hint_name(table))
+    other_commits(lake, 2)
+    table.refresh()
+    write_checkpoint(table)
+    table.root.replace(hint_name(table), hint)
+    assert lake.audit() == []
+    assert lake.shard.commitlog.log.checkpoint_damage() is None
+
+
+def test_a_hint_at_a_checkpoint_of_another_tool_is_sound(lake: Lake) -> None:
+    """In several parts, which rmq does not read."""
+    table = lake.shard.commitlog
+    part = f"{table.path}/_delta_log/{table.version:020d}.checkpoint.{1:010d}.{1:010d}.parquet"
+    table.root.replace(part, b"PAR1")
+    table.root.replace(hint_name(table), json.dumps({"version": table.version, "size": 9, "parts": 1}).encode())
+    assert table.log.checkpoint_damage() is None
+
+
+def test_a_hint_that_a_clean_up_has_overtaken_is_sound(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checkpoint that it named is gone by the time that it is read, and the hint names a newer one."""
+    table = lake.shard.commitlog
+    write_checkpoint(table)
+    older = table.root.read(hint_name(table))
+    (Path(table.root.location) / checkpoint_name(table, table.version)).unlink()
+    other_commits(lake, 1)
+    table.refresh()
+    write_checkpoint(table)
+    newer = table.root.read(hint_name(table))
+    hints = iter([older, newer])
+    monkeypatch.setattr(DeltaLog, "_hint", lambda log: next(hints))
+    assert table.log.checkpoint_damage() is None
+
+
+def test_a_hint_is_not_set_back_by_a_handle_that_is_behind(lake: Lake) -> None:
+    table, behind = lake.shard.commitlog, lake.shard.commitlog
+    write_checkpoint(behind)
+    other_commits(lake, 1)
+    table.refresh()
+    write_checkpoint(table)
+    write_checkpoint(behind)
+    assert json.loads(table.root.read(hint_name(table)))["version"] == table.version

@@ -175,4 +175,8 @@ def test_a_hint_at_a_checkpoint_that_is_not_there_is_replaced_by_a_listing(impor
     assert imported.json("progress", "--group", "orders")
     (window,) = imported.json("consume", "--group", "orders", "--engine", "local")["windows"]
     assert window["status"] == "committed"
+    problems = [(row["problem"], row["file"]) for row in imported("audit", "--json").json()["audit"]]
+    assert problems == [("checkpoint not readable", "commitlog")]
+    imported.json("maintain", "--step", "checkpoint")
     assert imported.json("audit")["audit"] == []
+    assert _commit_log(imported).version() > 0, "the Delta library opens it"

@@ -14,6 +14,7 @@ import pytest
 from deltalake import DeltaTable
 
 from rmq_store.errors import BadData, CommitOutcomeUnknown, DerivedTableDamaged, LogDamaged, MissingFile, WrongUse
+from rmq_store.lake.audit.finding import Problem
 from rmq_store.lake.commit import commit as commits
 from rmq_store.lake.commit.commit import STEPS
 from rmq_store.lake.commit.cursor import refuse_other_history
@@ -411,6 +412,8 @@ def test_a_copy_by_another_tool_is_a_store_if_the_logs_are_copied_before_the_dat
     assert copy.shard.commitlog.version == version
     used = copied(copy, tmp_path / "used")
     assert used.consume("2026-01-01-again").status == "committed"
+    assert [(one.problem, one.file) for one in used.audit()] == [(Problem.CHECKPOINT_UNREADABLE, "commitlog")]
+    write_checkpoint(used.shard.commitlog)
     assert_is_a_store(used)
     assert back_up(lake, copy.folder).is_new
     assert numbers(copy) == numbers(lake)

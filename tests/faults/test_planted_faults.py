@@ -681,6 +681,10 @@ FAULTS: dict[str, tuple[Plant, Problem]] = {
         lambda at: at.set_hint("{", "offsets"),
         Problem.CHECKPOINT_UNREADABLE,
     ),
+    "a hint at a checkpoint that is not there": (
+        lambda at: at.set_hint('{"version":999,"size":5}', "consumequeue"),
+        Problem.CHECKPOINT_UNREADABLE,
+    ),
     "a message file taken out of the table": (taken_out, Problem.SEGMENT_FILE_NOT_LIVE),
     "a joined file of records taken out of the table": (joined_records_taken_out, Problem.RECORDED_FILE_NOT_LIVE),
     "a message file that a compaction has replaced": (put_back("msg"), Problem.REPLACED_FILE_LIVE),

@@ -134,7 +134,7 @@ def _check_log(table: LakeTable) -> None:
 
 def _checkpoint(table: LakeTable, report: TableReport, *, dry_run: bool) -> None:
     table.refresh()
-    report.checkpoint = entries_since_checkpoint(table) > 0
+    report.checkpoint = entries_since_checkpoint(table) > 0 or table.log.checkpoint_damage() is not None
     if dry_run:
         return
     try:

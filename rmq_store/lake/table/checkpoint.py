@@ -9,8 +9,12 @@ that is itself twice as old and can be read, and a checkpoint only if a newer on
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from io import BytesIO
+from typing import Any
+
+import pyarrow.parquet as pq
 
 from rmq_store.commit.append import VIEW_TRUST_MS
 from rmq_store.errors import BadData
@@ -28,7 +32,7 @@ LEAST_AGE_MS = 2 * VIEW_TRUST_MS
 
 def entries_since_checkpoint(table: LakeTable) -> int:
     """How many entries of the log a process reads that opens the table."""
-    return table.version - max(table.log.last_checkpoint(), 0)
+    return table.version - max(_hinted_checkpoint(table), 0)
 
 
 def checkpoint_if_due(table: LakeTable) -> bool:
@@ -50,7 +54,8 @@ def write_checkpoint(table: LakeTable) -> None:
     when the Delta library cannot read the log, or has other files by it.
 
     The Delta library makes it, in a copy of what the log has since the checkpoint before: in S3 it would ask for each entry
-    several times, one after the other.
+    several times, one after the other. Where this version has a sound one, only a hint that names none, or an older one, is
+    written.
     """
     root, version = table.root, table.version
     try:
@@ -61,7 +66,10 @@ def write_checkpoint(table: LakeTable) -> None:
         reading = second_reading(log, root.uri_of(table.path))
         check_files(table, reading.files, log)
         root.replace(checkpoint_name(table, version), reading.checkpoint)
-        root.replace(f"{table.path}/{LOG_FOLDER}/{LAST_CHECKPOINT}", json.dumps(reading.hint).encode())
+        _write_hint(table, reading.hint)
+    elif _hinted_checkpoint(table) < version:
+        content = log[_file_name(version)]
+        _write_hint(table, {"version": version, "size": pq.read_metadata(BytesIO(content)).num_rows})
     table.log.view.known_checkpoint = version
 
 
@@ -79,7 +87,7 @@ def _log_of(table: LakeTable) -> tuple[int, dict[str, bytes]]:
     before, content = _newest_sound(table, [one for one in numbers_of(CHECKPOINT, names) if one <= table.version])
     log = {name: with_maps(entry) for name, entry in table.log.read_again(before + 1).items()}
     if content is not None:
-        log[checkpoint_name(table, before).rpartition("/")[2]] = content
+        log[_file_name(before)] = content
     return before, log
 
 
@@ -93,17 +101,23 @@ def _newest_sound(table: LakeTable, checkpoints: Sequence[int]) -> tuple[int, by
 
 
 def _hinted_checkpoint(table: LakeTable) -> int:
-    """The version of the newest checkpoint, by the hint; -1 without one. A hint at a checkpoint that is not there, for example
-    of a log that was restored from a backup, is deleted: the Delta library does not open a table that has one."""
+    """The version of the newest checkpoint, by the hint; -1 without one, and where the checkpoint is not there, for example in
+    a log that was restored from a backup."""
     version = table.log.last_checkpoint()
-    if version >= 0 and not table.root.exists(checkpoint_name(table, version)):
-        table.root.delete(f"{table.path}/{LOG_FOLDER}/{LAST_CHECKPOINT}")
-        return -1
-    return version
+    return version if version >= 0 and table.root.exists(checkpoint_name(table, version)) else -1
+
+
+def _write_hint(table: LakeTable, hint: Mapping[str, Any]) -> None:
+    """``hint``: a ``lastCheckpoint`` of Delta's protocol ("Last Checkpoint File"). ``size``: the actions of the checkpoint."""
+    table.root.replace(f"{table.path}/{LOG_FOLDER}/{LAST_CHECKPOINT}", json.dumps(hint).encode())
 
 
 def checkpoint_name(table: LakeTable, version: int) -> str:
-    return f"{table.path}/{LOG_FOLDER}/{version:020d}.checkpoint.parquet"
+    return f"{table.path}/{LOG_FOLDER}/{_file_name(version)}"
+
+
+def _file_name(version: int) -> str:
+    return f"{version:020d}.checkpoint.parquet"
 
 
 def clean_up(table: LakeTable) -> int:

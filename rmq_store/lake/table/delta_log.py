@@ -198,8 +198,9 @@ class DeltaLog:
         return content
 
     def checkpoint_damage(self) -> str | None:
-        """What is damaged of the checkpoint that the hint names, or of the hint, in words; None for nothing. A hint at none
-        does no harm: readers then list the folder."""
+        """What is damaged of the checkpoint that the hint names, or of the hint, in words; None for nothing. A hint at none is
+        damage too: the Delta library does not open a table that has it, unless there is a newer checkpoint. One at an older
+        checkpoint than the newest is sound."""
         hint = self._hint()
         version = _hinted(hint)
         if version < 0:
@@ -209,8 +210,15 @@ class DeltaLog:
         except LogDamaged as error:
             return error.facts
         except FileNotFoundError:
-            pass
+            if not self._has_checkpoint(version) and self._hint() == hint:  # else a clean-up came in between
+                return f"{LAST_CHECKPOINT} names a checkpoint of version {version}, and there is none"
         return None
+
+    def _has_checkpoint(self, version: int) -> bool:
+        """Whether there is a file of a checkpoint of this version, also one that is not read here (``UNREAD``)."""
+        begin = f"{version:020d}.checkpoint."
+        names, _ = self._root.names_in(self._folder, begin)
+        return any(name.startswith(begin) for name in names)
 
     def _checkpoint_name(self, version: int) -> str:
         return f"{self._folder}/{version:020d}.checkpoint.parquet"
