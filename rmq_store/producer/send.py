@@ -31,6 +31,9 @@ from rmq_store.utils.suggestions import did_you_mean, listed
 ATTEMPTS = 30
 """How often a send plans after other sends have committed first. Each time one of them has made progress."""
 
+CREATE_MAKES_IT = "--create makes it, from Python create_queues="
+"""In the texts of errors."""
+
 MOST_QUEUES = 1024
 """The most queues of a topic."""
 
@@ -302,12 +305,14 @@ def wait_s(attempt: int, host: Host) -> float:
     return host.uniform(0, min(0.02 * attempt, 0.5))
 
 
+def no_such_topic(topic: str, known: Sequence[str]) -> WrongUse:
+    """The error of a send to a topic that is not among the ``known`` and is not to be created."""
+    return WrongUse(f"there is no topic {topic}{did_you_mean(topic, known)}; known: {listed(known)}. {CREATE_MAKES_IT}")
+
+
 def _to_create(positions: Positions, topic: str, create_queues: int | None) -> int:
     if create_queues is None:
-        known = user_topics(positions)
-        raise WrongUse(
-            f"there is no topic {topic}{did_you_mean(topic, known)}; known: {listed(known)}. --create makes it"
-        )
+        raise no_such_topic(topic, user_topics(positions))
     if isinstance(create_queues, bool) or not 1 <= create_queues <= MOST_QUEUES:  # True would be stored as such
         raise WrongUse(f"a topic has 1 to {MOST_QUEUES} queues, not {create_queues}")
     return create_queues

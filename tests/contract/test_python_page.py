@@ -59,6 +59,25 @@ def test_a_dry_run_of_a_send_writes_nothing(tmp_path: Path) -> None:
         store.send([])
 
 
+def test_a_refused_send_names_the_argument_that_mends_it(tmp_path: Path) -> None:
+    store = rmq_store.create_store(str(tmp_path / "store"))
+    order, other = [Message("Orders", b"1")], [Message("Others", b"1")]
+    for shard in ("north", "south"):
+        store.send(order, create_queues=1, shard=shard)
+    with pytest.raises(WrongUse, match=r"Orders is in shards north, south: choose one of them .*from Python shard=\)"):
+        store.send(order)
+    with pytest.raises(
+        WrongUse, match=r"choose the shard of the new topic Others .*from Python shard=\); .* north, south"
+    ):
+        store.send(other, create_queues=1)
+    with pytest.raises(WrongUse, match=r"no shard east; there are: north, south .*from Python create_queues="):
+        store.send(order, shard="east")
+    with pytest.raises(
+        WrongUse, match=r"there is no topic Others.*; known: Orders\. --create .*from Python create_queues="
+    ):
+        store.send(other)
+
+
 def test_a_store_that_was_deleted_or_replaced_since_it_was_opened_takes_no_message(store: rmq_store.Store) -> None:
     """Tables without ``store.json`` could not be opened again."""
     shutil.rmtree(store.root)

@@ -18,9 +18,11 @@ from rmq_store.lake.table.store import LakeStore, check_shard_name
 from rmq_store.lake.window.send import send
 from rmq_store.producer.producer import Message
 from rmq_store.producer.send import (
+    CREATE_MAKES_IT,
     Part,
     SendReport,
     is_same,
+    no_such_topic,
     other_messages,
     parts_of,
     plan_send,
@@ -32,6 +34,7 @@ from rmq_store.producer.send import (
 from rmq_store.utils.host import Host
 from rmq_store.utils.suggestions import did_you_mean, listed
 
+_SHARD_OPTION = "(--shard, from Python shard=)"
 NEW_SHARD = "local"
 """The shard that a store without any gets."""
 
@@ -112,20 +115,18 @@ def _shard_of(
     """The shard's name. ``positions``: of the shards that may be chosen; ``known``: all shards."""
     having = [name for name, there in positions.items() if queue_count(there, topic)]
     if len(having) > 1:
-        raise WrongUse(f"topic {topic} is in shards {', '.join(having)}: choose with --shard")
+        raise WrongUse(f"topic {topic} is in shards {', '.join(having)}: choose one of them {_SHARD_OPTION}")
     if having:
         return having[0]
     if chosen is not None and chosen not in known and not create:
         raise WrongUse(
-            f"no shard {chosen}{did_you_mean(chosen, known)}; there are: {listed(known)} (--create makes it)"
+            f"no shard {chosen}{did_you_mean(chosen, known)}; there are: {listed(known)} ({CREATE_MAKES_IT})"
         )
     if not create:
         topics = sorted({name for there in positions.values() for name in user_topics(there)})
-        raise WrongUse(
-            f"there is no topic {topic}{did_you_mean(topic, topics)}; known: {listed(topics)}. --create makes it"
-        )
+        raise no_such_topic(topic, topics)
     if chosen is None and len(known) > 1:
-        raise WrongUse(f"choose the shard of the new topic {topic} with --shard; there are: {listed(known)}")
+        raise WrongUse(f"choose the shard of the new topic {topic} {_SHARD_OPTION}; there are: {listed(known)}")
     if chosen is not None:
         check_shard_name(chosen)
         return chosen
