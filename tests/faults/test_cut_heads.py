@@ -7,7 +7,7 @@ import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path
@@ -259,6 +259,28 @@ def server_that_answers(answer_to: Callable[[str], bytes], early: bytes = CONTIN
         http.shutdown()
         http.server_close()
         thread.join()
+
+
+def test_an_error_that_breaks_off_in_its_chunks_is_no_answer() -> None:
+    """Half of "it is not there". The request is made again."""
+    head, absent = b"HTTP/1.1 404 Not Found\r\n" + DATE, b"<Error><Code>NoSuchKey</Code></Error>"
+    half = head + b"Transfer-Encoding: chunked\r\n\r\n60\r\n<Error><Co"
+    whole = head + b"Content-Length: %d\r\n\r\n" % len(absent) + absent
+    reads: tuple[Callable[[Root], Any], ...] = (
+        lambda root: root.look_at("name")[0],
+        lambda root: root.read("name"),
+        lambda root: root.read("name", 3, 9),
+        lambda root: root.tail("name", 9),
+    )
+    for read in reads:
+        answers = [half, whole]
+        with server_that_answers(lambda _, rest=answers: rest.pop(0)) as endpoint, suppress(FileNotFoundError):  # type: ignore[misc]
+            assert read(root_of(endpoint)) is None
+        assert answers == []
+
+
+def root_of(endpoint: str) -> Root:
+    return Root.parse("s3://b", {"AWS_ENDPOINT_URL": endpoint, "AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s"})
 
 
 def client_of(endpoint: str) -> Any:

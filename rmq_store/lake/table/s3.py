@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.fs
 import tenacity
+import urllib3.exceptions
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
@@ -304,12 +305,12 @@ def creator_of(options: Options, bucket: str, key: str) -> str | None:
 @RETRIES.wraps
 def get(options: Options, bucket: str, key: str, begin: int, end: int | None) -> bytes:
     """Bytes ``[begin, end)``; fewer when the object ends before."""
-    s3 = client(options)
     try:
         if begin == 0 and end is None:
-            answer = s3.get_object(Bucket=bucket, Key=key)
+            answer = _get_object(options, Bucket=bucket, Key=key)
         else:
-            answer = s3.get_object(Bucket=bucket, Key=key, Range=f"bytes={begin}-{'' if end is None else end - 1}")
+            last = "" if end is None else end - 1
+            answer = _get_object(options, Bucket=bucket, Key=key, Range=f"bytes={begin}-{last}")
         content = answer["Body"].read()
     except ClientError as error:
         if code_of(error) in _PAST_THE_END:
@@ -318,6 +319,14 @@ def get(options: Options, bucket: str, key: str, begin: int, end: int | None) ->
     if (size := _size_of(answer)) is not None:
         _check_length(content, (size if end is None else min(end, size)) - begin)
     return content
+
+
+def _get_object(options: Options, **request: Any) -> GetObjectOutputTypeDef:
+    """botocore reads the body of an error's answer where it does not translate the errors of the connection."""
+    try:
+        return client(options).get_object(**request)
+    except urllib3.exceptions.HTTPError as error:
+        raise ResponseStreamingError(error=error) from error
 
 
 def _size_of(answer: GetObjectOutputTypeDef) -> int | None:
@@ -343,7 +352,7 @@ def head(options: Options, bucket: str, key: str) -> HeadObjectOutputTypeDef:
 def tail(options: Options, bucket: str, key: str, most: int) -> tuple[bytes, int]:
     """The last ``most`` bytes, or all where there are fewer, and the size of the object in bytes."""
     try:
-        answer = client(options).get_object(Bucket=bucket, Key=key, Range=f"bytes=-{most}")
+        answer = _get_object(options, Bucket=bucket, Key=key, Range=f"bytes=-{most}")
         content = answer["Body"].read()
     except ClientError as error:
         if code_of(error) in _PAST_THE_END:  # it is empty
@@ -368,7 +377,7 @@ def look_at(options: Options, bucket: str, key: str) -> tuple[bytes | None, int]
 
 @RETRIES.wraps
 def _get_dated(options: Options, bucket: str, key: str) -> tuple[bytes, int]:
-    answer = client(options).get_object(Bucket=bucket, Key=key)
+    answer = _get_object(options, Bucket=bucket, Key=key)
     return answer["Body"].read(), _date_ms(answer)
 
 
