@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rmq_store.commit.request import Status, overall
 from rmq_store.consumer.replay_name import replayed_group
 from rmq_store.message.message_const import retry_topic
 from rmq_store.utils.suggestions import listed
@@ -77,7 +78,7 @@ def deliver_sentence(answers: Sequence[Answer], started: Sequence[str] = ()) -> 
     next_ms = min((answer["next_due_ms"] for answer in answers if answer["next_due_ms"] is not None), default=None)
     then = "nothing else waits" if next_ms is None else f"the next message is due at {format_time(next_ms)}"
     windows = f"; starts a retry window of {listed(started)}" if started else ""
-    return f"{_messages(delivered)} delivered{windows}; {then}{_warnings(answers)}"
+    return f"{_before(*answers)}{_messages(delivered)} delivered{windows}; {then}{_warnings(answers)}"
 
 
 def redrive_sentence(answers: Sequence[Answer]) -> str:
@@ -320,8 +321,9 @@ def _is_dry_run(answers: Iterable[Answer]) -> bool:
 
 
 def _before(*answers: Answer) -> str:
-    """The beginning of a sentence about a request that was complete before."""
-    return _NOTHING_NEW if answers and all(answer["status"] == "already_committed" for answer in answers) else ""
+    """The beginning of a sentence about a request that was complete before; a shard in which it had nothing to do does not
+    count."""
+    return _NOTHING_NEW if overall(answer["status"] for answer in answers) == Status.ALREADY_COMMITTED else ""
 
 
 def _warnings(answers: Iterable[Answer]) -> str:

@@ -45,11 +45,12 @@ def deliver(*, now: NowOption = None, shard: ShardOption = None, options: Reques
             lambda report: output.line(_delivery_line(report), ended=False),
         )
     ]
+    last = {report.shard: report.next_due_ms for report in reports}  # what waits once all its commits are made
     answer = {
         "status": overall(report.status for report in reports),
         "request_id": request_id,
         "delivered": sum(report.delivered for report in reports),
-        "next_due_ms": min((r.next_due_ms for r in reports if r.next_due_ms is not None), default=None),
+        "next_due_ms": min((ms for ms in last.values() if ms is not None), default=None),
         "deliveries": [
             {
                 "status": report.status,

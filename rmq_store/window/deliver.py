@@ -26,6 +26,7 @@ from rmq_store.commit.request import Status, part_id
 from rmq_store.consumer.pull import Slice
 from rmq_store.consumer.retry import PropertyEdits, delivered_edits, rolled_edits
 from rmq_store.consumer.timer import deliver_at_of, is_coarse, rolls, wheel_slot
+from rmq_store.errors import BadData
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import RETRY_GROUP_TOPIC_PREFIX, TIMER_TOPIC
 from rmq_store.window.due import Due, next_due_ms, start_in
@@ -61,12 +62,13 @@ class DeliverReport:
     more: bool
     """Whether the cap left messages that are due already."""
     next_due_ms: int | None
-    """When the next waiting message is due (UTC ms); None when nothing waits."""
+    """When the next waiting message is due (UTC ms); None when nothing waits. Of a repeated delivery: of what waits now, so it
+    may be past, and 0 is a due time that no delay reaches."""
     groups: tuple[str, ...] = ()
     """The groups whose retries reached their retry topic, sorted."""
     commit_id: str | None = None
     warnings: tuple[str, ...] = ()
-    """What failed after the commit."""
+    """What failed after the commit, and what a repeated delivery cannot say."""
 
 
 def deliver_proposal(
@@ -135,17 +137,25 @@ def committed_delivery(shard: str, ctl: Ctl, due: Sequence[Due]) -> DeliverRepor
     )
 
 
-def already_delivered(shard: str, ctl: Ctl) -> DeliverReport:
-    """The report of a delivery that an earlier attempt has committed."""
+def already_delivered(shard: str, ctl: Ctl, first_due: Callable[[], int | None]) -> DeliverReport:
+    """The report of a delivery that an earlier attempt has committed. ``first_due``: when the first message that waits now is
+    due, as ``first_due`` of ``due.py``; where it raises BadData, that is a warning, since the commit stands."""
+    warnings: tuple[str, ...] = ()
+    next_ms = None
+    try:
+        next_ms = first_due()
+    except BadData as error:
+        warnings = (f"shard {shard}: committed before, but it is not known when the next message is due: {error}",)
     return DeliverReport(
         status=Status.ALREADY_COMMITTED,
         shard=shard,
         request_id=ctl.request_id,
         delivered=_messages(ctl),
         more=bool(ctl.parameter("more")),
-        next_due_ms=None,
+        next_due_ms=next_ms,
         groups=_groups(ctl),
         commit_id=ctl.commit_id,
+        warnings=warnings,
     )
 
 

@@ -214,6 +214,22 @@ def next_due_ms(due: Sequence[Due]) -> int | None:
     return min((one.next_due_ms for one in due if one.next_due_ms is not None), default=None)
 
 
+def first_due(
+    positions: Positions,
+    segments_of: SegmentsOf,
+    local_broker: str,
+    levels: DelayLevels,
+    clock_ms: int,
+    gaps_of: GapsOf = no_gaps,
+) -> int | None:
+    """When the first waiting message is due (UTC ms); it may be past, as a delivery has to run. None: nothing waits; 0: one has
+    a due time that no delay reaches, and is due now. The arguments are those of ``select_due``, and so is BadData."""
+    heads = select_due(
+        positions, segments_of, local_broker, levels, now_ms=0, cap=1, clock_ms=clock_ms, gaps_of=gaps_of
+    )
+    return 0 if any(one.slices for one in heads) else next_due_ms(heads)
+
+
 def still_due(positions: Positions, due: Sequence[Due]) -> bool:
     """Whether everything in ``due`` is still the first that waits in its queue: no other delivery has moved any of it, and no
     hand-back has given a queue back to its broker."""

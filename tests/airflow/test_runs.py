@@ -310,6 +310,22 @@ def test_a_second_delivery_finds_nothing(deployed: LakeStore, run: Run) -> None:
     assert value(deployed, "SELECT count(*) FROM retries WHERE group_name = 'payments'") == NO_PRICE + 1
 
 
+def test_a_cleared_delivery_says_that_it_was_committed_before_and_what_waits_now(deployed: LakeStore, run: Run) -> None:
+    run(CONSUME)
+    wait_until_due(deployed, "payments")
+    first = run("rmq_deliver_delayed")
+    run(CONSUME)
+    due_ms = value(deployed, "SELECT min(deliver_at) FROM delayed WHERE real_topic = '%RETRY%payments'")
+    again = run("rmq_deliver_delayed", again=first["run"])
+    (answer,) = again["deliver"]
+    assert (answer["status"], answer["delivered"]) == ("already_committed", NO_PRICE + 1)
+    note = again["run"].get_task_instance("deliver").xcom_pull(task_ids="deliver", key="rmq_note")
+    assert note == (
+        f"the request was committed before, nothing was done now: {NO_PRICE + 1} messages delivered; the next message is due "
+        f"at {format_time(due_ms)}"
+    )
+
+
 def test_a_capped_group_consumes_its_request_in_parts_until_it_is_complete(deployed: LakeStore, run: Run) -> None:
     (answer,) = run(CAPPED)["consume"]
     assert (answer["windows"], answer["messages"], answer["complete"]) == (3, PAYMENTS, True)

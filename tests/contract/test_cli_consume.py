@@ -432,7 +432,12 @@ def test_deliver_moves_what_is_due_and_the_group_reads_it_again(imported: Rmq) -
     assert f"empty, 0 delivered, next due {format_time(due['deliver_at'])}" in imported(*too_early).out
     deliver = ["deliver", "--now", ALL_DUE, "--request", f"{TODAY}-due"]
     assert imported.json(*deliver)["delivered"] == 100
-    assert imported.json(*deliver)["status"] == "already_committed"
+    imported("send", "--topic", "Later", "--create", "--queues", "1", "--delay", "1h", "good morning")
+    waiting = imported.json("deliver")
+    assert (waiting["status"], waiting["next_due_ms"] is None) == ("empty", False)
+    again = imported.json(*deliver)
+    assert (again["status"], again["next_due_ms"]) == ("already_committed", waiting["next_due_ms"])
+    assert f"already_committed, 100 delivered, next due {format_time(again['next_due_ms'])}" in imported(*deliver).out
     retried = imported.json("consume", "-g", "orders")
     assert {r["topic"] for r in retried["windows"][0]["ranges"]} == {"%RETRY%orders"}
     assert retried["windows"][0]["counts"]["retried"] == 100

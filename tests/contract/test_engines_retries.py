@@ -317,6 +317,23 @@ def test_delivering_twice_with_one_request_moves_nothing_twice(world: World) -> 
 
 
 @story
+def test_a_repeated_delivery_says_when_what_waits_now_is_due(world: World) -> None:
+    world.fill(orders(0), several(3))
+    world.consume(BILLING, f"{DAY}-1", fail, max_messages=1)
+    world.clock.advance(5_000)
+    world.consume(BILLING, f"{DAY}-2", fail, max_messages=1)
+    world.clock.advance(5_000)
+    first = world.deliver(f"{DAY}-d")
+    assert (first.delivered, first.next_due_ms) == (1, NOON + 15_000)
+    assert world.deliver(f"{DAY}-d").next_due_ms == NOON + 15_000
+    world.clock.advance(HOUR)
+    assert world.deliver(f"{DAY}-d").next_due_ms == NOON + 15_000, "it is due, and nothing has delivered it"
+    world.deliver(f"{DAY}-d2")
+    again = world.deliver(f"{DAY}-d")
+    assert (again.status, again.delivered, again.next_due_ms, again.warnings) == ("already_committed", 1, None, ())
+
+
+@story
 def test_a_delivery_is_one_commit_over_all_groups_of_the_shard(world: World) -> None:
     world.fill(orders(0), several(2))
     for name in ("billing", "shipping"):

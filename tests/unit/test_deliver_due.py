@@ -7,12 +7,13 @@ from functools import partial
 
 import pytest
 
-from rmq_store.commit.ctl import SCHEDULE_GROUP, Produced
+from rmq_store.commit.ctl import SCHEDULE_GROUP, Action, Actor, Ctl, Produced
 from rmq_store.commit.decide import MAX_SKEW_MS
 from rmq_store.commit.positions import Positions, QueueRange, cutover_id, max_id, min_id, off_id
 from rmq_store.consumer.delay import DelayLevels
 from rmq_store.errors import BadData
 from rmq_store.message.message import MessageQueue
+from rmq_store.window.deliver import already_delivered
 from rmq_store.window.due import Due, next_due_ms, select_due
 
 NOW = 1_717_416_000_000
@@ -177,3 +178,13 @@ def test_delivering_as_of_a_moment_in_the_past_does_not_take_what_waits_for_a_mi
     assert (then.slices, then.next_due_ms) == ((), NOW)
     (with_a_wrong_clock,) = asked(clock_ms=an_hour_ago)
     assert with_a_wrong_clock.range == QueueRange(queue, 0, 1)
+
+
+def test_a_repeated_delivery_whose_queues_are_damaged_now_stays_committed() -> None:
+    def damaged() -> int | None:
+        raise BadData("a hole")
+
+    ctl = Ctl("c", Action.DELIVER, Actor("tests", "tests"), request_id="2026-01-01-d", group=SCHEDULE_GROUP)
+    report = already_delivered("a", ctl, damaged)
+    assert (report.status, report.next_due_ms) == ("already_committed", None)
+    assert report.warnings == ("shard a: committed before, but it is not known when the next message is due: a hole",)

@@ -19,7 +19,7 @@ FINISHED: dict[str, Any] = {
 }  # fmt: skip
 BLOCKED = {"blocked_queues": 2, "not_consumed": 1041, "warnings": ["w"]}
 WAIT = "2 queues wait at a failed message (see the view blocked), 1,041 messages not consumed; 1 warning in the log"
-DELIVERED: dict[str, Any] = {"delivered": 1, "next_due_ms": None, "warnings": []}
+DELIVERED: dict[str, Any] = {"status": "committed", "delivered": 1, "next_due_ms": None, "warnings": []}
 REDRIVEN: dict[str, Any] = {"status": "committed", "letters": 12, "failed": 0, "topic": "%RETRY%g", "warnings": []}
 RESET: dict[str, Any] = {"status": "committed", "moves": [["a:0", 225, 0], ["a:1", 225, 0]], "warnings": []}
 REPLAY: dict[str, Any] = {
@@ -96,6 +96,12 @@ PLANNED: dict[str, Any] = {
             [DELIVERED, DELIVERED | {"next_due_ms": 1_772_366_400_000}],
             "2 messages delivered; the next message is due at 2026-03-01T12:00:00.000Z",
         ),
+        (
+            "deliver",
+            [DELIVERED | {"status": "already_committed"}, DELIVERED | {"status": "empty", "delivered": 0}],
+            f"{BEFORE}1 message delivered; nothing else waits",
+        ),
+        ("deliver", [DELIVERED, DELIVERED | {"status": "already_committed"}], "2 messages delivered; nothing else waits"),
         ("redrive", [REDRIVEN], "12 dead letters sent to %RETRY%g"),
         (
             "redrive",

@@ -10,6 +10,7 @@ from rmq_store.admin.sentences import deliver_sentence
 from rmq_store.airflow.assets import report, retries_asset
 from rmq_store.airflow.operators.base import RmqOperator
 from rmq_store.airflow.task import Answer, nothing_to_do
+from rmq_store.commit.request import overall
 from rmq_store.errors import WrongUse
 from rmq_store.utils.host import Host
 
@@ -38,6 +39,7 @@ class RmqDeliverDelayedOperator(RmqOperator):
             reports = deliver_all(run.request_id, functools.partial(deliver, store, shard, actor=run.actor, host=host))
             groups.update(*[report.groups for report in reports])
             answer = {
+                "status": overall(report.status for report in reports),
                 "shard": shard.name,
                 "delivered": sum(report.delivered for report in reports),
                 "next_due_ms": reports[-1].next_due_ms,

@@ -34,7 +34,7 @@ from rmq_store.window.deliver import (
     moved_to,
     nothing_due,
 )
-from rmq_store.window.due import Due, GapsOf, next_due_ms, select_due, still_due
+from rmq_store.window.due import Due, GapsOf, first_due, select_due, still_due
 
 
 def deliver(
@@ -98,17 +98,18 @@ def first_due_ms(store: LakeStore, shard: Shard, host: Host) -> int | None:
     """When the first waiting message is due (UTC ms); None: nothing waits; 0: one has a due time that no delay reaches, and is
     due now. Reads only the first messages of the queues."""
     shard.refresh("commitlog", "consumequeue")
-    heads = select_due(
+    return _first_due_ms(store, shard, host)
+
+
+def _first_due_ms(store: LakeStore, shard: Shard, host: Host) -> int | None:
+    return first_due(
         shard.positions(),
         lambda ranges: waiting_segments(shard, ranges),
         shard.local_broker,
         store.levels,
-        now_ms=0,
-        cap=1,
-        clock_ms=host.now_ms(),
-        gaps_of=_gaps_of(shard),
+        host.now_ms(),
+        _gaps_of(shard),
     )
-    return 0 if any(one.slices for one in heads) else next_due_ms(heads)
 
 
 def _gaps_of(shard: Shard) -> GapsOf:
@@ -123,7 +124,7 @@ def _plan(
     """What is due, or the report that there is nothing to do for this request. ``before``: what an earlier plan chose; the
     answer while no other delivery has moved any of it."""
     if parts := shard.ctls_of_request(request.request_id, SCHEDULE_GROUP, Action.DELIVER):
-        return already_delivered(shard.name, parts[0])
+        return already_delivered(shard.name, parts[0], partial(_first_due_ms, store, shard, host))
     positions = shard.positions()
     if before and still_due(positions, before):
         return before

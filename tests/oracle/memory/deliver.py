@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 
 from rmq_store.commit.claim import Wish
@@ -25,7 +26,7 @@ from rmq_store.window.deliver import (
     nothing_due,
     step,
 )
-from rmq_store.window.due import Due, select_due, still_due
+from rmq_store.window.due import Due, first_due, select_due, still_due
 from tests.oracle.memory.claim import claimed
 from tests.oracle.memory.commit import commit, tally_of_range
 from tests.oracle.memory.rows import MessageRow, Provenance, Stored
@@ -94,7 +95,10 @@ def _plan(
     """What is due, or the report that there is nothing to do for this request. ``before``: what an earlier plan chose; the
     answer while no other delivery has moved any of it."""
     if parts := shard.ctls_of_request(request.request_id, SCHEDULE_GROUP, Action.DELIVER):
-        return already_delivered(shard.name, parts[0])
+        waiting = partial(
+            first_due, shard.positions(), shard.segments_of, shard.local_broker, store.levels, host.now_ms()
+        )
+        return already_delivered(shard.name, parts[0], waiting)
     positions = shard.positions()
     if before and still_due(positions, before):
         return before
