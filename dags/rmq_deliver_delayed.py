@@ -5,6 +5,8 @@ delay levels and the timer, oldest first, in one commit per shard (in several if
 Messages are never delivered early. A watcher in the triggerer starts a run when something becomes due, so that an idle
 Airflow delivers it within ten seconds. It sees new messages after `$RMQ_DELIVER_POLL` (`5s`) at the latest.
 
+A shard that fails does not stop the others: the run fails once all were tried, and its note says what was delivered.
+
 **Running it again.** A message is delivered once. A run that finds nothing due commits nothing and starts no JVM.
 
 **When not to use it.** To retry a message before its delay is over: the delay is part of RocketMQ's rules.

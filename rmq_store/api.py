@@ -60,7 +60,7 @@ from rmq_store.utils.arguments import check_type, check_types, items_of
 from rmq_store.utils.host import Host
 from rmq_store.utils.times import Time, ms_of
 from rmq_store.window.consume_request import LIVE, ConsumeRequest, Scope, only_retries
-from rmq_store.window.deliver import DeliverReport, deliver_all
+from rmq_store.window.deliver import DeliverReport, Delivery
 from rmq_store.window.dry_run import ConsumePlan
 from rmq_store.window.range_notes import until_notes
 
@@ -336,14 +336,18 @@ class Store:
     def deliver(self, *, now: Time | None = None, request_id: str | None = None) -> list[DeliverReport]:
         """Deliver the retries and delayed messages that are due; a report per commit, at least one per shard.
 
-        ``now``: deliver what is due by this time; None: now, by this host's clock. Raises HeldByAnother.
+        ``now``: deliver what is due by this time; None: now, by this host's clock. All shards are tried; then the error of one
+        is raised, such as HeldByAnother, whose text names the shards and whose ``reports`` are those of the others.
         """
         check_types(str | None, request_id=request_id)
         id_ = request_id_of(request_id, "deliver", self.host)
         deliver_in = partial(
             deliver, self.lake, actor=self.actor, host=self.host, now_ms=None if now is None else ms_of(now)
         )
-        return [report for shard in self.lake.shards() for report in deliver_all(id_, partial(deliver_in, shard))]
+        delivery = Delivery(id_)
+        delivery.run({shard.name: partial(deliver_in, shard) for shard in self.lake.shards()})
+        delivery.raise_error()
+        return delivery.reports
 
     def _consumed(
         self, group: GroupSettings, request: ConsumeRequest, scope: Scope, engine: Engine | None

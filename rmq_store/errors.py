@@ -39,8 +39,12 @@ class RmqError(Exception):
     exit_code = 1
     """What the command line returns for it."""
     reports: tuple[Any, ...] = ()
-    """What the call had done before the error: of a move of offsets a ``MoveReport`` for each shard that has it. The text of
-    the error names these shards."""
+    """What the call had done beside the error: of a move of offsets a ``MoveReport`` for each shard that has it, of a delivery
+    a ``DeliverReport`` for each commit. The text of the error names these shards."""
+
+    def add_done(self, sentence: str, reports: tuple[Any, ...]) -> None:
+        """Have the error say what the call had done: in its ``reports``, and by a sentence at the end of its text."""
+        self.reports, self.args = reports, (f"{str(self).removesuffix('.')}. {sentence}",)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Text and fields, for pickle: an ``__init__`` may take other arguments than the text."""

@@ -159,8 +159,7 @@ def add_reports(error: RmqError, action: Action, reports: Iterable[MoveReport]) 
             if isinstance(error, WrongUse)
             else ": the same request, run again, does the rest unless another move of the group came after it"
         )
-        text = f"{str(error).removesuffix('.')}. Before that the {action} was done in shard {names}{rest}"
-        error.reports, error.args = before, (text,)
+        error.add_done(f"Before that the {action} was done in shard {names}{rest}", before)
 
 
 def next_epoch(positions: Positions, group: str) -> int:

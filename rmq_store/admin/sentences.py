@@ -72,11 +72,16 @@ def finish_sentence(answer: Answer) -> str:
     return f"{_before(answer)}{_number(answer['rounds'], 'round')} of retries, {counts}; none is left{rest}"
 
 
-def deliver_sentence(answers: Sequence[Answer], started: Sequence[str] = ()) -> str:
-    """A delivery, from an answer per shard. ``started``: the groups whose retry windows it starts."""
+def deliver_sentence(
+    answers: Sequence[Answer], started: Sequence[str] = (), failed: Mapping[str, str] | None = None
+) -> str:
+    """A delivery, from an answer per shard. ``started``: the groups whose retry windows it starts. ``failed``: the kinds of the
+    errors by shard; what waits there is not known."""
     delivered = sum(answer["delivered"] for answer in answers)
     next_ms = min((answer["next_due_ms"] for answer in answers if answer["next_due_ms"] is not None), default=None)
     then = "nothing else waits" if next_ms is None else f"the next message is due at {format_time(next_ms)}"
+    if failed:
+        then = f"failed in shard {', '.join(f'{shard} ({kind})' for shard, kind in failed.items())}"
     windows = f"; starts a retry window of {listed(started)}" if started else ""
     return f"{_before(*answers)}{_messages(delivered)} delivered{windows}; {then}{_warnings(answers)}"
 

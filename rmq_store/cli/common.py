@@ -11,10 +11,11 @@ from rmq_store.cli.options import ChangeOptions, QueueName, before_the_command
 from rmq_store.cli.output import Output
 from rmq_store.commit.ctl import is_born_here
 from rmq_store.commit.request import request_id_of
-from rmq_store.errors import WrongUse
+from rmq_store.errors import RmqError, WrongUse, defect, error_answer
 from rmq_store.message.message import MessageQueue
 from rmq_store.settings.environment import Environment
 from rmq_store.utils.host import Host
+from rmq_store.utils.redaction import cleaned, secret_values
 from rmq_store.utils.suggestions import did_you_mean, listed
 
 if TYPE_CHECKING:
@@ -109,6 +110,12 @@ def new_request(command: str, option: str | None, host: Host) -> str:
     request_id = request_id_of(option, command, host)
     REQUEST.set(request_id)
     return request_id
+
+
+def part_error(error: Exception, request_id: str) -> dict[str, Any]:
+    """The error of a part of the command, such as a group or a shard, as JSON without secrets: the others go on."""
+    message, exit_code = (str(error), error.exit_code) if isinstance(error, RmqError) else (defect(error), 1)
+    return error_answer(type(error).__name__, cleaned(message, secret_values(os.environ)), exit_code, request_id)
 
 
 # --- queues and shards ------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -10,16 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rmq_store.cli.common import COMMITTED, new_request, open_store, settings_path
+from rmq_store.cli.common import COMMITTED, new_request, open_store, part_error, settings_path
 from rmq_store.cli.dry_run import plan_answer
 from rmq_store.cli.engines import engines_of, listener_folders, spark_of
 from rmq_store.cli.options import SparkOptions, WindowOptions, count_from
 from rmq_store.cli.output import Output
 from rmq_store.cli.progress import progress_of
 from rmq_store.commit.request import Status, actor_of, overall
-from rmq_store.errors import HeldByAnother, RmqError, WrongUse, defect, error_answer
+from rmq_store.errors import HeldByAnother, RmqError, WrongUse, error_answer
 from rmq_store.utils.host import Host
-from rmq_store.utils.redaction import cleaned, secret_values
 from rmq_store.utils.suggestions import listed
 
 if TYPE_CHECKING:
@@ -139,7 +137,7 @@ def _show_plans(
         plans = plan_all(store, groups, request, host, shard=shard)
     for group, plan in zip(groups, plans, strict=True):
         answers.append(
-            {"group": group.name} | _error(plan, request.request_id)
+            {"group": group.name} | part_error(plan, request.request_id)
             if isinstance(plan, RmqError)
             else plan_answer(plan)
         )
@@ -213,12 +211,7 @@ def _group_answer(request_id: str, report: GroupReport) -> dict[str, Any]:
     from rmq_store.lake.window.consumption import answer
 
     whole = answer(report.group, request_id, report.shards) | {"idle": report.idle or None}
-    return whole if report.error is None else whole | _error(report.error, request_id)
-
-
-def _error(error: Exception, request_id: str) -> dict[str, Any]:
-    message, exit_code = (str(error), error.exit_code) if isinstance(error, RmqError) else (defect(error), 1)
-    return error_answer(type(error).__name__, cleaned(message, secret_values(os.environ)), exit_code, request_id)
+    return whole if report.error is None else whole | part_error(report.error, request_id)
 
 
 def _exit_code(answers: Sequence[dict[str, Any]]) -> int:

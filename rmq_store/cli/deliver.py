@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from rmq_store.cli.command import add_command
-from rmq_store.cli.common import new_request, open_store
+from rmq_store.cli.common import COMMITTED, new_request, open_store, part_error
 from rmq_store.cli.options import NowOption, RequestOptions, ShardOption
 from rmq_store.cli.output import Output
 from rmq_store.cli.windows import PANEL
@@ -17,7 +17,7 @@ from rmq_store.utils.host import Host
 from rmq_store.utils.times import format_time
 
 if TYPE_CHECKING:
-    from rmq_store.window.deliver import DeliverReport
+    from rmq_store.window.deliver import DeliverReport, Delivery
 
 
 def add_to(app: typer.Typer) -> None:
@@ -28,42 +28,57 @@ def deliver(*, now: NowOption = None, shard: ShardOption = None, options: Reques
     """Deliver the retries and delayed messages that are due.
 
     Retries become readable for their groups, and delayed messages are written to their topics. Nothing is delivered by
-    itself: run this command every minute, or switch on the DAG rmq_deliver_delayed.
+    itself: run this command every minute, or switch on the DAG rmq_deliver_delayed. An error in one shard does not stop the
+    others.
     """
     output, host = Output(options.as_json), Host()
     store = open_store(options.root)
     from rmq_store.lake.window.deliver import deliver as deliver_due
-    from rmq_store.window.deliver import deliver_all
+    from rmq_store.window.deliver import Delivery
 
-    request_id, actor = new_request("deliver", options.request, host), actor_of(options.actor)
-    reports = [
-        report
-        for one in store.shards(shard)
-        for report in deliver_all(
-            request_id,
-            partial(deliver_due, store, one, actor=actor, host=host, now_ms=now),
-            lambda report: output.line(_delivery_line(report), ended=False),
-        )
-    ]
-    last = {report.shard: report.next_due_ms for report in reports}  # what waits once all its commits are made
-    answer = {
-        "status": overall(report.status for report in reports),
-        "request_id": request_id,
+    delivery, actor = Delivery(new_request("deliver", options.request, host)), actor_of(options.actor)
+    shards = store.shards(shard)
+    COMMITTED.set(lambda: _answer(delivery))
+    delivery.run(
+        {one.name: partial(deliver_due, store, one, actor=actor, host=host, now_ms=now) for one in shards},
+        lambda report: output.line(_delivery_line(report), ended=False),
+    )
+    for failure in _failures(delivery) if len(shards) > 1 else ():
+        output.line(f"shard {failure['shard']}: error, {failure['error']}: {failure['message']}", ended=False)
+    delivery.raise_error()
+    last = {report.shard: report.next_due_ms for report in delivery.reports}  # what waits once all its commits are made
+    next_due_ms = min((ms for ms in last.values() if ms is not None), default=None)
+    output.answer(_answer(delivery) | {"next_due_ms": next_due_ms}, f"request: {delivery.request_id}")
+
+
+def _answer(delivery: Delivery) -> dict[str, Any]:
+    """What it has done, as JSON."""
+    reports, failures = delivery.reports, _failures(delivery)
+    return {
+        "status": "error" if failures else overall(report.status for report in reports),
+        "request_id": delivery.request_id,
         "delivered": sum(report.delivered for report in reports),
-        "next_due_ms": min((ms for ms in last.values() if ms is not None), default=None),
+        "failed": len(failures),
         "deliveries": [
-            {
-                "status": report.status,
-                "shard": report.shard,
-                "request_id": report.request_id,
-                "delivered": report.delivered,
-                "commit_id": report.commit_id,
-            }
-            for report in reports
+            *(
+                {
+                    "status": report.status,
+                    "shard": report.shard,
+                    "request_id": report.request_id,
+                    "delivered": report.delivered,
+                    "commit_id": report.commit_id,
+                }
+                for report in reports
+            ),
+            *failures,
         ],
         "warnings": [warning for report in reports for warning in report.warnings],
     }
-    output.answer(answer, f"request: {request_id}")
+
+
+def _failures(delivery: Delivery) -> list[dict[str, Any]]:
+    """The shards in which it failed, each with its error."""
+    return [{"shard": shard} | part_error(error, delivery.request_id) for shard, error in delivery.errors.items()]
 
 
 def _delivery_line(report: DeliverReport) -> str:

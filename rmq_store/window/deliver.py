@@ -7,8 +7,9 @@ message that leaves a slot of the timer before it is due goes on to the queue of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
 
 from rmq_store.commit.ctl import (
     SCHEDULE_GROUP,
@@ -26,7 +27,7 @@ from rmq_store.commit.request import Status, part_id
 from rmq_store.consumer.pull import Slice
 from rmq_store.consumer.retry import PropertyEdits, delivered_edits, rolled_edits
 from rmq_store.consumer.timer import deliver_at_of, is_coarse, rolls, wheel_slot
-from rmq_store.errors import BadData
+from rmq_store.errors import BadData, HeldByAnother, RmqError, WrongUse
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import RETRY_GROUP_TOPIC_PREFIX, TIMER_TOPIC
 from rmq_store.window.due import Due, next_due_ms, start_in
@@ -181,22 +182,71 @@ def nothing_due(shard: str, request_id: str, due: Sequence[Due]) -> DeliverRepor
     )
 
 
-def deliver_all(
-    request_id: str,
-    deliver_part: Callable[[str], DeliverReport],
-    finished: Callable[[DeliverReport], None] | None = None,
-) -> list[DeliverReport]:
-    """Commit after commit until nothing more is due. Returns at least one report.
+DeliverPart = Callable[[str], DeliverReport]
+"""Makes one commit of a delivery in one shard, under the id that it gets."""
 
-    ``deliver_part`` makes one commit under the id that it gets. Each commit has an id of its own, so that another attempt
-    of the request goes on where the last one stopped. ``finished`` is called with each report.
+
+def deliver_all(request_id: str, deliver_part: DeliverPart) -> Iterator[DeliverReport]:
+    """Commit after commit in one shard, until nothing more is due there. Yields at least one report.
+
+    Each commit has an id of its own, so that another attempt of the request goes on where the last one stopped.
     """
-    reports: list[DeliverReport] = []
-    while not reports or reports[-1].more:
-        reports.append(deliver_part(part_id(request_id, len(reports) + 1)))
-        if finished is not None:
-            finished(reports[-1])
-    return reports
+    for number in count(1):
+        report = deliver_part(part_id(request_id, number))
+        yield report
+        if not report.more:
+            return
+
+
+@dataclass(slots=True)
+class Delivery:
+    """A request to deliver in several shards, and what became of it."""
+
+    request_id: str
+    reports: list[DeliverReport] = field(default_factory=list)
+    """One for each commit, in their order; of a shard without an error at least one."""
+    errors: dict[str, Exception] = field(default_factory=dict)
+    """Of the shards in which it failed, by name. What it has committed there before stays, and is in ``reports``."""
+
+    def run(
+        self, shards: Mapping[str, DeliverPart], finished: Callable[[DeliverReport], None] = lambda report: None
+    ) -> None:
+        """Deliver in all shards, one after the other: an error ends the work in its shard only. ``finished`` is called with
+        each report. Raises WrongUse, and the errors of ``finished``, at once: no shard can do better."""
+        for shard, deliver_part in shards.items():
+            commits = deliver_all(self.request_id, deliver_part)
+            while True:
+                try:
+                    report = next(commits, None)
+                except WrongUse:
+                    raise
+                except Exception as error:
+                    self.errors[shard] = error
+                    break
+                if report is None:
+                    break
+                self.reports.append(report)
+                finished(report)
+
+    def raise_error(self, preferred: tuple[type[Exception], ...] = ()) -> None:
+        """Raise an error of a shard, if there is one: the first of the ``preferred`` types, else the first; that another
+        request has a shard, or was faster, only where no shard has another error. An RmqError says in which shards the
+        delivery was done and in which it failed, if there are several, and has the ``reports``."""
+        if not self.errors:
+            return
+
+        def rank(error: Exception) -> int:
+            in_use = getattr(error, "exit_code", None) == HeldByAnother.exit_code
+            return 0 if isinstance(error, preferred) else 2 if in_use else 1
+
+        error = min(self.errors.values(), key=rank)
+        names = dict.fromkeys(report.shard for report in self.reports if report.shard not in self.errors)
+        if isinstance(error, RmqError) and len(names) + len(self.errors) > 1:
+            failed = ", ".join(f"{shard} ({type(one).__name__})" for shard, one in self.errors.items())
+            where = f"was done in shard {', '.join(names)}, and failed" if names else "failed"
+            rest = "the same request, run again, does the rest"
+            error.add_done(f"The delivery {where} in shard {failed}: {rest}", tuple(self.reports))
+        raise error
 
 
 # --- where a message goes --------------------------------------------------------------------------------------------

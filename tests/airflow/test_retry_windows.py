@@ -11,7 +11,9 @@ import pytest
 from sqlalchemy import delete, select
 
 from rmq_store import Message, open_store
+from rmq_store.errors import BadData, HeldByAnother, RmqError
 from rmq_store.lake.sql.sql import query
+from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 from scripts.airflow_home import AirflowHome
 from scripts.keeper import CHECKOUT
@@ -75,6 +77,78 @@ def started_by_the_scheduler(dag_id: str, monkeypatch: pytest.MonkeyPatch) -> No
         return dag_run
 
     monkeypatch.setattr(dagrun, "get_or_create_dagrun", made)
+
+
+Broken = Callable[..., None]
+
+
+@pytest.fixture
+def broken(asking: LakeStore, monkeypatch: pytest.MonkeyPatch) -> Broken:
+    """``broken(error)``: the delivery in shard a, which comes before broker-a, raises it; without an error it works."""
+    from rmq_store.lake.window import deliver as delivering
+
+    open_store(asking.root.location).send([Message("Later", b"{}")], create_queues=1, shard="a")
+    deliver = delivering.deliver
+
+    def make(error: RmqError | None = None) -> None:
+        def delivered(store: LakeStore, shard: Shard, *arguments: Any, **options: Any) -> Any:
+            if shard.name == "a" and error is not None:
+                raise error
+            return deliver(store, shard, *arguments, **options)
+
+        monkeypatch.setattr(delivering, "deliver", delivered)
+
+    return make
+
+
+def note_of(result: dict[str, Any]) -> Any:
+    return result["run"].get_task_instance("deliver").xcom_pull(task_ids="deliver", key="rmq_note")
+
+
+def test_a_shard_that_fails_does_not_stop_the_others_and_the_note_says_so(
+    asking: LakeStore, broken: Broken, run: Run
+) -> None:
+    retried = run(CONSUME)["consume"][0]["outcomes"]["retried"]
+    wait_until_due(asking, "payments")
+    broken(HeldByAnother("another request has it"))
+    failed = run("rmq_deliver_delayed")
+    assert (failed["state"], failed["deliver"]) == ("failed", "failed")
+    assert note_of(failed) == f"{retried} messages delivered; failed in shard a (HeldByAnother)"
+    again = run("rmq_deliver_delayed", again=failed["run"])
+    assert note_of(again) == (
+        f"the request was committed before, nothing was done now: {retried} messages delivered; "
+        "failed in shard a (HeldByAnother)"
+    )
+    broken()
+    assert [one["status"] for one in run("rmq_deliver_delayed", again=failed["run"])["deliver"]] == [
+        "empty",
+        "already_committed",
+    ]
+
+
+@pytest.mark.parametrize(("error", "is_retried"), [(BadData("damaged"), False), (HeldByAnother("held"), True)])
+def test_a_delivery_is_tried_again_where_waiting_can_help(
+    asking: LakeStore, broken: Broken, monkeypatch: pytest.MonkeyPatch, error: RmqError, is_retried: bool
+) -> None:
+    """A try that can do nothing in one shard is made once more for another one."""
+    from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+    from rmq_store.airflow.operators.deliver import RmqDeliverDelayedOperator
+    from rmq_store.airflow.task import translated
+    from rmq_store.window.deliver import Delivery
+
+    broken(error)
+    delivered = Delivery.run
+
+    def damaged_too(delivery: Delivery, shards: Any, *arguments: Any) -> None:
+        delivered(delivery, shards, *arguments)
+        delivery.errors = {"first": BadData("damaged too"), **delivery.errors}
+
+    monkeypatch.setattr(Delivery, "run", damaged_too)
+    context: Any = {"dag_run": Made()}
+    with pytest.raises(AirflowException) as raised, translated():
+        RmqDeliverDelayedOperator(task_id="deliver").act(context)
+    assert isinstance(raised.value, AirflowFailException) is not is_retried
 
 
 def test_a_delivery_starts_a_window_that_reads_only_the_retries(

@@ -282,7 +282,8 @@ def all_delivered(world: World, request_id: str, cap: int, stop_after: int | Non
         return world.deliver(part_id, cap=cap)
 
     with suppress(ClockSkew):
-        deliver_all(request_id, part, lambda report: told.append((report.status, report.delivered)))
+        for report in deliver_all(request_id, part):
+            told.append((report.status, report.delivered))
     return told
 
 

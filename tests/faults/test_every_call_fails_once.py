@@ -65,9 +65,10 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 def is_own_error(answer: Answer) -> bool:
     """Of the project's own, with its exit code, and no defect."""
-    if "failed" in answer.document:  # of several groups
-        failed = [group for group in answer.document["groups"] if "error" in group]
-        return all(is_own_error(Answer(group["exit_code"], group, "")) for group in failed)
+    if "failed" in answer.document:  # of several groups, or shards
+        parts = answer.document.get("groups") or answer.document["deliveries"]
+        failed = [part for part in parts if "error" in part]
+        return all(is_own_error(Answer(part["exit_code"], part, "")) for part in failed)
     if answer.document.get("checks"):  # of rmq doctor
         return "defect" not in str(answer.document)
     kind = getattr(errors, answer.error, None)

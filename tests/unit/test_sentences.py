@@ -193,3 +193,8 @@ def test_an_earlier_try_of_a_step_that_records_no_request_is_not_left_out() -> N
     more = "an earlier try may have done more than was recorded"
     assert sentences.maintain_sentence([KEPT], is_partly_recorded=True) == f"there was nothing left to do; {more}"
     assert sentences.maintain_sentence([KEPT | {"joined": 1}], is_partly_recorded=True) == f"1 file joined; {more}"
+
+
+def test_a_delivery_that_failed_in_some_shards_does_not_say_what_waits() -> None:
+    sentence = sentences.deliver_sentence([DELIVERED], failed={"b": "HeldByAnother", "c": "LogDamaged"})
+    assert sentence == "1 message delivered; failed in shard b (HeldByAnother), c (LogDamaged)"

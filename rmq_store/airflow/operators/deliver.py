@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rmq_store.admin.sentences import deliver_sentence
 from rmq_store.airflow.assets import report, retries_asset
 from rmq_store.airflow.operators.base import RmqOperator
-from rmq_store.airflow.task import Answer, nothing_to_do
+from rmq_store.airflow.task import WORTH_A_RETRY, Answer, logged_error, nothing_to_do
 from rmq_store.commit.request import overall
 from rmq_store.errors import WrongUse
 from rmq_store.utils.host import Host
@@ -17,40 +17,46 @@ from rmq_store.utils.host import Host
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from rmq_store.window.deliver import Delivery
+
 
 class RmqDeliverDelayedOperator(RmqOperator):
     """
     Deliver the retries and delayed messages that are due, in all delay levels and shards. No Spark session starts.
 
-    For each group with ``consume_retries`` whose retries were delivered, the task's success is an event of the group's
-    :func:`~rmq_store.airflow.assets.retries_asset`.
+    An error in one shard does not stop the others; the task fails once all were tried, and is retried where waiting can help
+    one of them. For each group with ``consume_retries`` whose retries were delivered, the task's success is an event of the
+    group's :func:`~rmq_store.airflow.assets.retries_asset`.
     """
 
     def act(self, context: Context) -> list[Answer]:
         """Return an answer per shard; ``next_due_ms`` (UTC) is the next due time."""
         from rmq_store.lake.window.deliver import deliver
-        from rmq_store.window.deliver import deliver_all
+        from rmq_store.window.deliver import Delivery
 
         run, host = self.run_facts(context), Host()
         store = self.hook.deployment.open_store()
-        answers = []
-        groups = set[str]()
-        for shard in store.shards():
-            reports = deliver_all(run.request_id, functools.partial(deliver, store, shard, actor=run.actor, host=host))
-            groups.update(*[report.groups for report in reports])
-            answer = {
-                "status": overall(report.status for report in reports),
-                "shard": shard.name,
-                "delivered": sum(report.delivered for report in reports),
-                "next_due_ms": reports[-1].next_due_ms,
-                "warnings": [warning for report in reports for warning in report.warnings],
+        delivery = Delivery(run.request_id)
+        delivery.run(
+            {
+                shard.name: functools.partial(deliver, store, shard, actor=run.actor, host=host)
+                for shard in store.shards()
             }
-            answers.append(self.logged(answer))
-        if not any(answer["delivered"] for answer in answers):
+        )
+        answers = [self.logged(answer) for answer in _answers(delivery)]
+        is_due = any(answer["delivered"] for answer in answers)
+        if delivery.errors:
+            for shard, error in delivery.errors.items():
+                self.logged({"status": "failed", "shard": shard, "error": logged_error(error, self.hook)})
+            if is_due:
+                names = {shard: type(error).__name__ for shard, error in delivery.errors.items()}
+                self.note(context, deliver_sentence(answers, failed=names))
+            delivery.raise_error(WORTH_A_RETRY)
+        if not is_due:
             nothing_to_do(context, "nothing is due")
         else:
-            started = self._start_retry_windows(context, groups)
-            self.note(context, deliver_sentence(answers, started))
+            groups = {group for one in delivery.reports for group in one.groups}
+            self.note(context, deliver_sentence(answers, self._start_retry_windows(context, groups)))
         return answers
 
     def _start_retry_windows(self, context: Context, delivered: Collection[str]) -> list[str]:
@@ -65,3 +71,20 @@ class RmqDeliverDelayedOperator(RmqOperator):
         for group in groups:
             report(context, retries_asset(group))
         return groups
+
+
+def _answers(delivery: Delivery) -> list[Answer]:
+    """One of each shard that has committed something, or in which nothing was due."""
+    answers = []
+    for shard in dict.fromkeys(one.shard for one in delivery.reports):
+        reports = [one for one in delivery.reports if one.shard == shard]
+        answers.append(
+            {
+                "status": overall(one.status for one in reports),
+                "shard": shard,
+                "delivered": sum(one.delivered for one in reports),
+                "next_due_ms": reports[-1].next_due_ms,
+                "warnings": [warning for one in reports for warning in one.warnings],
+            }
+        )
+    return answers
