@@ -6,6 +6,7 @@ Messages are never delivered early. A watcher in the triggerer starts a run when
 Airflow delivers it within ten seconds. It sees new messages after `$RMQ_DELIVER_POLL` (`5s`) at the latest.
 
 A shard that fails does not stop the others: the run fails once all were tried, and its note says what was delivered.
+The next run of the schedule that succeeds starts the retry windows that a failed one could not.
 
 **Running it again.** A message is delivered once. A run that finds nothing due commits nothing and starts no JVM.
 

@@ -32,7 +32,8 @@ def offsets_asset(group: str) -> Asset:
 
 
 def retries_asset(group: str) -> Asset:
-    """The asset of a group's retries, of a group with ``consume_retries``: an event for each run that delivered some."""
+    """The asset of a group's retries, of a group with ``consume_retries``: an event for each run that delivered some, and for
+    one that found some which no run has reported."""
     return Asset(f"rmq_retries__{group}", uri=f"x-rmq://retries/{group}")
 
 

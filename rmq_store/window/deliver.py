@@ -7,7 +7,7 @@ message that leaves a slot of the timer before it is due goes on to the queue of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -22,14 +22,14 @@ from rmq_store.commit.ctl import (
     StagedFile,
     canonical_json,
 )
-from rmq_store.commit.positions import Outcome, Positions, QueueRange, Tallies, Tally, grp_id, off_id
+from rmq_store.commit.positions import Outcome, Positions, QueueRange, Tallies, Tally, grp_id, max_id, off_id
 from rmq_store.commit.request import Status, part_id
 from rmq_store.consumer.pull import Slice
 from rmq_store.consumer.retry import PropertyEdits, delivered_edits, rolled_edits
 from rmq_store.consumer.timer import deliver_at_of, is_coarse, rolls, wheel_slot
 from rmq_store.errors import BadData, HeldByAnother, RmqError, WrongUse
 from rmq_store.message.message import MessageQueue
-from rmq_store.message.message_const import RETRY_GROUP_TOPIC_PREFIX, TIMER_TOPIC
+from rmq_store.message.message_const import RETRY_GROUP_TOPIC_PREFIX, TIMER_TOPIC, retry_topic
 from rmq_store.window.due import Due, next_due_ms, start_in
 
 CAP = 100_000
@@ -247,6 +247,35 @@ class Delivery:
             rest = "the same request, run again, does the rest"
             error.add_done(f"The delivery {where} in shard {failed}: {rest}", tuple(self.reports))
         raise error
+
+
+# --- the retry windows that it starts --------------------------------------------------------------------------------
+
+
+def unread_retries(positions: Positions, local_broker: str, groups: Iterable[str]) -> dict[str, int]:
+    """Of these groups those with retries that were delivered in the shard and not read yet, each with the time of the newest
+    such commit (UTC ms). Dead letters that were sent again count. Looks at positions only."""
+    newest: dict[str, int] = {}
+    for group in groups:
+        for queue in positions.queues_of(retry_topic(group), local_broker):
+            begin = max(positions.get(off_id(group, queue)) or 0, positions.min_offset(queue))
+            if begin < positions.max_offset(queue):
+                newest[group] = max(newest.get(group, 0), positions.updated_ms(max_id(queue)))
+    return newest
+
+
+def groups_to_start(
+    asking: Iterable[str], delivered: Collection[str], unread: Mapping[str, int], since_ms: int | None
+) -> list[str]:
+    """The groups of which a run that delivers starts a window of retries, of those that are ``asking`` for it, in their order.
+
+    These are the groups whose retries it has ``delivered``, and those whose delivery no run has reported: it was committed
+    after the last run that could, by a run that failed then, or outside of them. ``unread``: as ``unread_retries``, of all
+    shards. ``since_ms``: when that last run ended (UTC ms); 0: there was none, so that all that is unread counts; None: it is
+    not known, and a group whose windows fail would be started by each run.
+    """
+    unreported = {group for group, ms in unread.items() if since_ms is not None and ms >= since_ms}
+    return [group for group in asking if group in delivered or group in unreported]
 
 
 # --- where a message goes --------------------------------------------------------------------------------------------

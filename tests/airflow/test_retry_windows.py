@@ -126,6 +126,65 @@ def test_a_shard_that_fails_does_not_stop_the_others_and_the_note_says_so(
     ]
 
 
+def test_the_next_run_starts_the_window_of_what_a_failed_one_has_delivered_and_only_that_one(
+    asking: LakeStore, broken: Broken, run: Run
+) -> None:
+    assert run("rmq_deliver_delayed")["state"] == "success"
+    run(CONSUME)
+    wait_until_due(asking, "payments")
+    broken(HeldByAnother("another request has it"))
+    switch_on(CONSUME, CAPPED)
+    assert run("rmq_deliver_delayed")["state"] == "failed"
+    assert queued() == [], "Airflow has no event of a task that fails"
+    broken()
+    by_event = run("rmq_deliver_delayed", logical_date=None)
+    assert (by_event["state"], queued()) == ("success", []), "Airflow does not say which run was before it"
+
+    assert note_of(run("rmq_deliver_delayed")) == (
+        "0 messages delivered; starts a retry window of payments; nothing else waits"
+    )
+    assert queued() == [CONSUME]
+    switch_on(CONSUME, CAPPED)
+    assert note_of(run("rmq_deliver_delayed")) == "nothing to do: nothing is due"
+    assert queued() == [], "the window has not read them: it is the run of it that failed"
+
+
+def test_what_a_failed_run_has_delivered_starts_no_window_once_it_was_read(
+    asking: LakeStore, broken: Broken, run: Run, tmp_path: Path
+) -> None:
+    settings = tmp_path / "consumers.toml"
+    settings.write_text(settings.read_text().replace("max_reconsume_times = 2", "max_reconsume_times = 1"))
+    run(CONSUME)
+    wait_until_due(asking, "payments")
+    broken(HeldByAnother("another request has it"))
+    assert run("rmq_deliver_delayed")["state"] == "failed"
+    assert run(CONSUME)["consume"][0]["outcomes"]["dead"] == 1, "no retry waits any more"
+    broken()
+    switch_on(CONSUME, CAPPED)
+    assert note_of(run("rmq_deliver_delayed")) == "nothing to do: nothing is due"
+    assert queued() == []
+
+
+def test_what_a_command_has_delivered_starts_a_window_too(asking: LakeStore, run: Run) -> None:
+    """Without a run before it: what is unread is enough."""
+    run(CONSUME)
+    wait_until_due(asking, "payments")
+    assert sum(one.delivered for one in open_store(asking.root.location).deliver()) > 0
+    switch_on(CONSUME, CAPPED)
+    first_run("rmq_deliver_delayed")
+    run("rmq_deliver_delayed")
+    assert queued() == [CONSUME]
+
+
+def first_run(dag_id: str) -> None:
+    """The next run of the DAG is its first one."""
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        session.execute(delete(DagRun).where(DagRun.dag_id == dag_id))
+
+
 @pytest.mark.parametrize(("error", "is_retried"), [(BadData("damaged"), False), (HeldByAnother("held"), True)])
 def test_a_delivery_is_tried_again_where_waiting_can_help(
     asking: LakeStore, broken: Broken, monkeypatch: pytest.MonkeyPatch, error: RmqError, is_retried: bool

@@ -13,7 +13,7 @@ from rmq_store.commit.positions import Positions, QueueRange, cutover_id, max_id
 from rmq_store.consumer.delay import DelayLevels
 from rmq_store.errors import BadData
 from rmq_store.message.message import MessageQueue
-from rmq_store.window.deliver import already_delivered
+from rmq_store.window.deliver import already_delivered, groups_to_start, unread_retries
 from rmq_store.window.due import Due, next_due_ms, select_due
 
 NOW = 1_717_416_000_000
@@ -188,3 +188,52 @@ def test_a_repeated_delivery_whose_queues_are_damaged_now_stays_committed() -> N
     report = already_delivered("a", ctl, damaged)
     assert (report.status, report.next_due_ms) == ("already_committed", None)
     assert report.warnings == ("shard a: committed before, but it is not known when the next message is due: a hole",)
+
+
+RETRIES = MessageQueue("%RETRY%g", LOCAL, 0)
+
+
+@pytest.mark.parametrize(
+    ("positions", "unread"),
+    [
+        ({}, {}),
+        ({max_id(RETRIES): 3}, {"g": NOW}),
+        ({max_id(RETRIES): 3, off_id("g", RETRIES): 2}, {"g": NOW}),
+        ({max_id(RETRIES): 3, off_id("g", RETRIES): 3}, {}),
+        ({max_id(RETRIES): 3, min_id(RETRIES): 3, off_id("g", RETRIES): 1}, {}),
+        ({max_id(RETRIES): 3, off_id("other", RETRIES): 3}, {"g": NOW}),
+        ({max_id(MessageQueue("%RETRY%other", LOCAL, 0)): 3}, {}),
+        ({max_id(MessageQueue("%RETRY%g", "a", 0)): 3}, {}),
+    ],
+    ids=["none", "no-offset", "some", "all-read", "removed", "offset-of-another", "of-another", "of-its-broker"],
+)
+def test_what_of_a_groups_retries_is_unread(positions: Mapping[str, int], unread: Mapping[str, int]) -> None:
+    assert unread_retries(Positions(1, positions, dict.fromkeys(positions, NOW)), LOCAL, ["f", "g"]) == unread
+
+
+def test_the_newest_delivery_of_all_queues_of_a_group_counts() -> None:
+    queues = [MessageQueue("%RETRY%g", LOCAL, number) for number in range(3)]
+    positions = {max_id(queue): 1 for queue in queues} | {off_id("g", queues[2]): 1}
+    times = {max_id(queue): NOW + number for number, queue in enumerate(queues)}
+    assert unread_retries(Positions(1, positions, times), LOCAL, ["g"]) == {"g": NOW + 1}
+
+
+@pytest.mark.parametrize(
+    ("asking", "delivered", "unread", "since_ms", "started"),
+    [
+        ("bac", "ab", {}, NOW, "ba"),  # its own commits, in the order of the settings
+        ("a", "ab", {"b": NOW}, NOW, "a"),  # b does not ask for it
+        ("a", "", {"a": NOW + 1}, NOW, "a"),  # by a run that failed
+        ("a", "", {"a": NOW}, NOW, "a"),
+        ("a", "", {"a": NOW - 1}, NOW, ""),  # reported by a run before: its windows fail, or are not over
+        ("ab", "b", {"a": NOW + 1, "b": NOW + 1}, NOW, "ab"),
+        ("a", "", {}, 0, ""),
+        ("a", "", {"a": NOW}, 0, "a"),  # no run was a success before
+        ("a", "", {"a": 0}, 0, "a"),  # the log does not say when
+        ("ab", "b", {"a": NOW}, None, "b"),  # it is not known which run was before
+    ],
+)
+def test_which_retry_windows_a_delivery_starts(
+    asking: str, delivered: str, unread: Mapping[str, int], since_ms: int | None, started: str
+) -> None:
+    assert groups_to_start([*asking], {*delivered}, unread, since_ms) == [*started]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
+
+from airflow.sdk import TaskInstanceState
 
 from rmq_store.admin.sentences import deliver_sentence
 from rmq_store.airflow.assets import report, retries_asset
@@ -17,6 +19,7 @@ from rmq_store.utils.host import Host
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from rmq_store.lake.table.shard import Shard
     from rmq_store.window.deliver import Delivery
 
 
@@ -26,7 +29,9 @@ class RmqDeliverDelayedOperator(RmqOperator):
 
     An error in one shard does not stop the others; the task fails once all were tried, and is retried where waiting can help
     one of them. For each group with ``consume_retries`` whose retries were delivered, the task's success is an event of the
-    group's :func:`~rmq_store.airflow.assets.retries_asset`.
+    group's :func:`~rmq_store.airflow.assets.retries_asset`. So is that of a run with a logical date, such as one of a schedule,
+    for a group whose retries were delivered since the task's last success and are not read yet: by a run that failed, or by
+    ``rmq deliver``.
     """
 
     def act(self, context: Context) -> list[Answer]:
@@ -37,11 +42,9 @@ class RmqDeliverDelayedOperator(RmqOperator):
         run, host = self.run_facts(context), Host()
         store = self.hook.deployment.open_store()
         delivery = Delivery(run.request_id)
+        shards = store.shards()
         delivery.run(
-            {
-                shard.name: functools.partial(deliver, store, shard, actor=run.actor, host=host)
-                for shard in store.shards()
-            }
+            {shard.name: functools.partial(deliver, store, shard, actor=run.actor, host=host) for shard in shards}
         )
         answers = [self.logged(answer) for answer in _answers(delivery)]
         is_due = any(answer["delivered"] for answer in answers)
@@ -52,25 +55,43 @@ class RmqDeliverDelayedOperator(RmqOperator):
                 names = {shard: type(error).__name__ for shard, error in delivery.errors.items()}
                 self.note(context, deliver_sentence(answers, failed=names))
             delivery.raise_error(WORTH_A_RETRY)
-        if not is_due:
-            nothing_to_do(context, "nothing is due")
+        started = self._start_retry_windows(
+            context, shards, {group for one in delivery.reports for group in one.groups}
+        )
+        if is_due or started:
+            self.note(context, deliver_sentence(answers, started))
         else:
-            groups = {group for one in delivery.reports for group in one.groups}
-            self.note(context, deliver_sentence(answers, self._start_retry_windows(context, groups)))
+            nothing_to_do(context, "nothing is due")
         return answers
 
-    def _start_retry_windows(self, context: Context, delivered: Collection[str]) -> list[str]:
+    def _start_retry_windows(self, context: Context, shards: Sequence[Shard], delivered: Collection[str]) -> list[str]:
         """Report the events, and return their groups. What is wrong with the settings does not fail the delivery, which is
         committed."""
+        from rmq_store.window.deliver import groups_to_start, unread_retries
+
         try:
             asking = self.hook.deployment.groups_that_consume_retries()
         except WrongUse as error:
             self.log_line(f"no retry window is started: {error}")
             return []
-        groups = [group for group in asking if group in delivered]
+        unread: dict[str, int] = {}
+        for shard in shards:
+            for group, ms in unread_retries(shard.positions(), shard.local_broker, asking).items():
+                unread[group] = max(unread.get(group, 0), ms)
+        groups = groups_to_start(asking, delivered, unread, _last_success_ms(context) if unread else None)
         for group in groups:
             report(context, retries_asset(group))
         return groups
+
+
+def _last_success_ms(context: Context) -> int | None:
+    """When the task last ended as a success (UTC ms), by the order of logical dates; 0: it never has. None: the run has no
+    logical date, as one that an event has started, so that Airflow does not know which one was before it."""
+    if context["dag_run"].logical_date is None:
+        return None
+    ti = context["ti"]
+    last = ti.get_previous_ti(state=TaskInstanceState.SUCCESS, map_index=-1 if ti.map_index is None else ti.map_index)
+    return 0 if last is None or last.end_date is None else int(last.end_date.timestamp() * 1000)
 
 
 def _answers(delivery: Delivery) -> list[Answer]:
