@@ -431,8 +431,9 @@ class Store:
         check_types(bool, force=force, dry_run=dry_run)
         need_group(self.lake, group)
         request_id = request_id_of(request_id, "undo", self.host)
+        shards = self.lake.shards()
         return undo(
-            actions_to_undo(self.lake.shards(), group, request_id),
+            actions_to_undo(shards, group, request_id),
             group,
             self.host,
             request_id=request_id,
@@ -440,6 +441,7 @@ class Store:
             reason=reason_of(reason, dry_run),
             force=force,
             dry_run=dry_run,
+            among=shards,
         )
 
     def redrive(

@@ -64,15 +64,28 @@ def refuse_overtaken(request: MoveRequest, seen: int, last_move: Ctl | None, sha
     """
     by = _moved_since(seen, last_move)
     if not isinstance(request, UndoRequest):
-        running, advice = str(request.action), "Look at that before you run it again"
+        advice = "Look at that before you run it again"
     elif by == _OF_BROKER:
         return
     else:
-        running = f"{request.action} of {request.undone.action} {request.undone.request_id}"
         advice = "Run it again if that is to be undone"
-    raise StaleAttempt(
-        f"group {request.group} was moved in shard {shard} while this {running} ran: {by} came first. {advice}"
+    raise StaleAttempt(f"{_moved_while(request, shard)}: {by} came first. {advice}")
+
+
+def overtaken_note(request: MoveRequest, seen: int, last_move: Ctl | None, shard: str) -> str:
+    """What the answer of a move says that is committed, where ``refuse_overtaken`` would have refused it had the other move
+    been seen: two that commit in different shards at the same moment do not see each other. The arguments are the same."""
+    by = _moved_since(seen, last_move)
+    return (
+        f"{_moved_while(request, shard)}: {by} came too, and the shards may stand at moves of both. Look at the offsets"
     )
+
+
+def _moved_while(request: MoveRequest, shard: str) -> str:
+    running = str(request.action)
+    if isinstance(request, UndoRequest):
+        running += f" of {request.undone.action} {request.undone.request_id}"
+    return f"group {request.group} was moved in shard {shard} while this {running} ran"
 
 
 def first_time(made: Iterable[Made]) -> int:

@@ -295,6 +295,7 @@ def undo(
             force=force,
             dry_run=options.dry_run,
             settings=known,
+            among=shards,
             every=every,
             finished=finished,
         )

@@ -17,6 +17,7 @@ from rmq_store.commit.ctl import Actor
 from rmq_store.errors import StaleAttempt, WrongUse
 from rmq_store.lake.admin import offset_moves
 from rmq_store.lake.admin.offset_moves import move_in_all
+from rmq_store.lake.admin.undo import actions_to_undo, undo
 from rmq_store.lake.commit import commit as protocol
 from rmq_store.lake.table.shard import Shard
 from rmq_store.message.message import MessageQueue
@@ -418,6 +419,52 @@ def test_a_move_whose_first_part_was_moved_again_is_not_done_in_the_second_shard
     assert before[1] in offsets_of_two(two), "the part in b is not done"
     if other == UNDO:
         assert offsets_of_two(two) == before
+    assert two.json("audit")["audit"] == []
+
+
+AT_FIRST = ("4.decided", 1)
+"""In the middle of the first commit."""
+
+
+def test_an_undo_of_a_move_that_goes_on_in_another_shard_is_refused(two: Rmq) -> None:
+    """It has looked between the two commits of the move, and begins after the second."""
+    cut_before_b(two, *RESET, "--to-min", *id_("R0"))
+    shards = rmq_store.open_store(two.root).lake.shards()
+    chosen = actions_to_undo(shards, "two", f"{TODAY}-U1")
+    assert [shard.name for shard, _ in chosen] == ["a"]
+    assert two(*RESET, "--to-min", *id_("R0")).exit_code == 0
+    arguments: dict[str, Any] = {
+        "request_id": f"{TODAY}-U1",
+        "actor": Actor("ben", "test"),
+        "reason": "x",
+        "among": shards,
+    }
+    with pytest.raises(
+        StaleAttempt, match=rf"in shard b while this undo of reset {TODAY}-R0 ran: reset {TODAY}-R0 of ana"
+    ):
+        undo(chosen, "two", Host(), **arguments)
+    assert offsets_of_two(two) == [["a", 0], ["b", 0]]
+    two.json(*UNDO, *id_("U1"))
+    assert offsets_of_two(two) == [["a", 3], ["b", 1]]
+
+
+def test_two_moves_at_the_same_moment_in_different_shards_say_so(two: Rmq) -> None:
+    """No look before the commit can see the other one. The undo says it that commits last, and so does the reset."""
+    cut_before_b(two, *RESET, "--to-min", *id_("R0"))
+    undone, rest = with_between(two, AT_FIRST, (*UNDO, *id_("U1"), "--json"), (*RESET, "--to-min", *id_("R0")))
+    assert (undone.exit_code, rest.exit_code) == (0, 0), (undone, rest)
+    (note,) = undone.json()["notes"]
+    assert f"in shard b while this undo of reset {TODAY}-R0 ran: reset {TODAY}-R0 of ana" in note
+    assert "came too, and the shards may stand at moves of both" in note
+    assert offsets_of_two(two) == [["a", 3], ["b", 0]]
+    two.json(*UNDO, *id_("U1"))
+    assert offsets_of_two(two) == [["a", 3], ["b", 1]]
+
+    moved, undo_in_a = with_between(two, AT_B, (*RESET, "--to-min", *id_("R1"), "--json"), (*UNDO, *id_("U2")))
+    assert (moved.exit_code, undo_in_a.exit_code) == (0, 0), (moved, undo_in_a)
+    (note,) = moved.json()["notes"]
+    assert f"in shard a while this reset ran: undo {TODAY}-U2 of ana" in note
+    assert offsets_of_two(two) == [["a", 3], ["b", 0]]
     assert two.json("audit")["audit"] == []
 
 

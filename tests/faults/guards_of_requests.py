@@ -312,10 +312,12 @@ REQUESTS = (
             "an_id_that_another_shard_has_for_another_move_is_refused",
             "the_rest_of_a_move_is_not_done_where_another_one_overtakes_it",
             "a_move_that_another_one_overtakes_between_two_shards_is_refused_in_the_second",
+            "two_moves_at_the_same_moment_in_different_shards_say_so",
         ),
         (
             ("if len(requests) > 1 or others", "if len(requests) > 1"),
             ("seen.get(shard.name)", "None"),
+            ("[*beside]", "[]"),
         ),
     ),
     Guard(
@@ -369,6 +371,11 @@ REQUESTS = (
         "lake.admin.undo:actions_to_undo",
         cases(CUT, "a_shard_in_which_the_undone_action_never_happened_is_no_rest"),
         (("(*every, *shards)", "shards"),),
+    ),
+    Guard(
+        "lake.admin.undo:_epoch_without",
+        cases(CUT, "an_undo_of_a_move_that_goes_on_in_another_shard_is_refused"),
+        (("if shard.ctls_of_request(", "if not shard.ctls_of_request("),),
     ),
     Guard("admin.redrive:_at_places", cases(REDRIVE, "a_place_where_no_letter_lies_is_refused"), deep=True),
     Guard(

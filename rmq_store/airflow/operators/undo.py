@@ -115,6 +115,7 @@ class RmqUndoOperator(RecordsPreviews, RmqOperator):
                 force=params.force,
                 dry_run=params.dry_run,
                 settings=known_group(params.group, settings),
+                among=shards,
                 every=every,
             )
         return self.moved(

@@ -23,6 +23,7 @@ from rmq_store.admin.repeated_moves import (
     came_after,
     first_time,
     later_move,
+    overtaken_note,
     refuse_overtaken,
     refuse_rest,
 )
@@ -50,6 +51,7 @@ def move_in_all(
     settings: GroupSettings | None = None,
     *,
     every: Sequence[Shard] = (),
+    beside: Sequence[tuple[Shard, int]] = (),
     finished: Callable[[MoveReport], None] | None = None,
 ) -> list[MoveReport]:
     """Carry out a request in several shards, with a commit in each. All are checked before the first commit: when one shard
@@ -59,6 +61,9 @@ def move_in_all(
     ``every``: all shards of the store, in which the request may have been committed before; none for a new request. Raises the
     errors of ``move_offsets``, and WrongUse when the request is committed in some shards and not in one of ``requests``, and
     another move of the group came after it (``refuse_rest``).
+
+    ``beside``: shards in which the request has nothing to do, with the epoch that the group had there when that was seen: they
+    are looked at as its own are.
 
     ``finished``: called with each report, as soon as its shard is done; first with those of the shards that were done before.
     What was done before an error stays; the ``reports`` of an RmqError have it.
@@ -86,11 +91,14 @@ def move_in_all(
     try:
         for shard, request in rest if len(requests) > 1 else ():
             _planned(shard, request)
-        parts: list[tuple[Shard, int]] = []
-        for shard, request in rest:
-            report = reports[shard.name] = move_offsets(shard, request, host, settings, seen.get(shard.name), parts)
+        parts = [*beside]
+        for number, (shard, request) in enumerate(rest, 1):
+            report = move_offsets(shard, request, host, settings, seen.get(shard.name), parts)
+            if report.status == Status.COMMITTED and number == len(rest):
+                report = replace(report, notes=(*report.notes, *_overtaken_in(parts, request)))
             if report.status == Status.COMMITTED and shard.name in seen:
                 parts.append((shard, seen[shard.name] + 1))
+            reports[shard.name] = report
             if finished is not None:
                 finished(report)
     except RmqError as error:
@@ -119,10 +127,8 @@ def move_offsets(
     if made := _made(shard, request):
         return _made_before(shard, made)
     positions, moves = _planned(shard, request, seen)
-    for other, epoch in parts:
-        other.commitlog.refresh()
-        if _epoch(other.positions(), request) != epoch:
-            refuse_overtaken(request, epoch, last_action_in(other, request.group, MOVES), other.name)
+    for other, epoch in _moved_elsewhere(parts, request):
+        refuse_overtaken(request, epoch, last_action_in(other, request.group, MOVES), other.name)
     proposal = request.proposal(host.new_commit_id(), positions, moves)
     notes = (*_time_notes(shard, request, started_ms), *move_notes(positions, moves))
     if request.dry_run:
@@ -136,6 +142,20 @@ def move_offsets(
         raise
     report = move_report(Status.COMMITTED, shard.name, committed.ctl, follow_up(shard, host))
     return replace(report, notes=notes)
+
+
+def _moved_elsewhere(parts: Sequence[tuple[Shard, int]], request: MoveRequest) -> list[tuple[Shard, int]]:
+    """Those of the shards in which the group's epoch is not the one beside it any more."""
+    for shard, _ in parts:
+        shard.commitlog.refresh()
+    return [(shard, epoch) for shard, epoch in parts if _epoch(shard.positions(), request) != epoch]
+
+
+def _overtaken_in(parts: Sequence[tuple[Shard, int]], request: MoveRequest) -> list[str]:
+    return [
+        overtaken_note(request, epoch, last_action_in(shard, request.group, MOVES), shard.name)
+        for shard, epoch in _moved_elsewhere(parts, request)
+    ]
 
 
 def _made(shard: Shard, request: MoveRequest, commit_of: Callable[..., Ctl | None] = earlier_commit) -> Made | None:

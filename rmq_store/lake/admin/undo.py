@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from rmq_store.admin.offset_moves import MoveReport
+from rmq_store.admin.repeated_moves import refuse_overtaken
 from rmq_store.admin.undo import (
+    MOVES,
     ActionName,
     UndoRequest,
     chosen_actions,
@@ -13,6 +15,7 @@ from rmq_store.admin.undo import (
     refuse_other_undo,
 )
 from rmq_store.commit.ctl import Action, Actor, Ctl
+from rmq_store.commit.positions import grp_id
 from rmq_store.errors import WrongUse
 from rmq_store.lake.admin.last_action import last_action_in
 from rmq_store.lake.admin.offset_moves import move_in_all
@@ -32,13 +35,16 @@ def undo(
     force: bool = False,
     dry_run: bool = False,
     settings: GroupSettings | None = None,
+    among: Sequence[Shard] = (),
     every: Sequence[Shard] = (),
     finished: Callable[[MoveReport], None] | None = None,
 ) -> list[MoveReport]:
     """Undo an action of a group, as ``actions_to_undo`` returns it. The same request, run again, finishes what it began.
 
-    ``settings``: those of the group, None when there are none. ``every``, ``finished``: see ``move_in_all``. Raises
-    WrongUse (see ``UndoRequest.moves``), also where there is nothing to undo, and the errors of ``move_in_all``.
+    ``settings``: those of the group, None when there are none. ``among``: the shards in which the action was looked for. Where
+    it comes to one that did not have it, as it was still on its way, the undo goes no further. ``every``, ``finished``: see
+    ``move_in_all``. Raises WrongUse (see ``UndoRequest.moves``), also where there is nothing to undo, and the errors of
+    ``move_in_all``.
     """
     if not undone:
         raise WrongUse(nothing_to_undo(group))
@@ -57,7 +63,19 @@ def undo(
         )
         for shard, action in undone
     ]
-    return move_in_all(requests, host, settings, every=every, finished=finished)
+    _, request = requests[0]
+    named = {shard.name for shard, _ in requests}
+    beside = [(shard, _epoch_without(shard, request)) for shard in among if shard.name not in named]
+    return move_in_all(requests, host, settings, every=every, beside=beside, finished=finished)
+
+
+def _epoch_without(shard: Shard, request: UndoRequest) -> int:
+    """The group's epoch in a shard in which the action to undo is not. Raises StaleAttempt where it is."""
+    shard.commitlog.refresh()
+    epoch = shard.positions().get(grp_id(request.group)) or 0
+    if shard.ctls_of_request(request.undone.request_id, request.group, request.undone.action):
+        refuse_overtaken(request, epoch - 1, last_action_in(shard, request.group, MOVES), shard.name)
+    return epoch
 
 
 def actions_to_undo(
