@@ -19,7 +19,7 @@ from rmq_store.lake.commit import commit as commits
 from rmq_store.lake.commit.commit import STEPS
 from rmq_store.lake.commit.cursor import refuse_other_history
 from rmq_store.lake.commit.dispatch import dispatch
-from rmq_store.lake.commit.rebuild import check
+from rmq_store.lake.commit.rebuild import check, rebuild
 from rmq_store.lake.maintain import compact as compaction
 from rmq_store.lake.maintain.backup import BackupReport, backup
 from rmq_store.lake.maintain.compact import CompactRequest, compact
@@ -344,6 +344,39 @@ def test_a_backup_that_was_written_to_is_refused(lake: Lake, tmp_path: Path, is_
         clean(lake)
     with pytest.raises(WrongUse, match="something has written to the backup"):
         back_up(lake, copy.folder)
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_the_copy_of_a_table_that_was_made_again_is_refused(lake: Lake, tmp_path: Path, ahead: int) -> None:
+    """The folder of its log was gone, so the new log begins at 0. The old one ends where the new one has its checkpoint, or one
+    entry later."""
+    for number in range(4):
+        lake.consume(f"{REQUEST}-{number}")
+        lake.deliver(f"2026-01-01-d{number}")
+    write_checkpoint(lake.shard.consumequeue)
+    copy = backup_of(lake, tmp_path / "copy")
+    newest = numbers(lake)["consumequeue"]
+    shutil.rmtree(lake.folder / SHARD / "consumequeue")
+    rebuild(lake.shard, lake.host)
+    for number in count():
+        if numbers(lake)["consumequeue"] >= newest - ahead:
+            break
+        if number % 2:
+            lake.deliver(f"2026-01-02-d{number}")
+        else:
+            lake.reset(f"2026-01-02-{number}", 0)
+            lake.consume(f"2026-01-02-{number}")
+    assert numbers(lake)["consumequeue"] == newest - ahead
+    write_checkpoint(lake.shard.consumequeue)
+    lake.reset("2026-01-03-r", 0)
+    lake.consume("2026-01-03-c")
+    with pytest.raises(
+        WrongUse, match=r"the table was made again since .* or remove \S+consumequeue and run this again"
+    ):
+        back_up(lake, copy.folder)
+    shutil.rmtree(copy.folder / SHARD / "consumequeue")
+    back_up(lake, copy.folder)
+    assert_is_a_store(copy)
 
 
 def test_a_store_that_was_replaced_by_an_older_copy_is_refused(lake: Lake, tmp_path: Path) -> None:

@@ -201,13 +201,18 @@ def _check_history(version: _Version, target: Root, stored: Mapping[str, int]) -
         # The entry may be cleaned up, and its name filled again, but its commits are still there.
         ids = parse_entry(theirs, newest, target.uri_of(name)).commit_ids
         is_same = not ids or version.shard.ctl_of(ids[0]) is not None
-    else:
-        is_same = True
-    if not is_same:
-        raise WrongUse(
-            f"{target.uri_of(name)} is not an entry of {table.root.uri_of(table.path)}: something has written to the backup, "
-            "or the store was replaced by an older copy since. Choose another target"
-        )
+    else:  # a reader of the copy begins at this checkpoint, or at a later one, which the copy gets
+        is_same = all(target.read(one) == content for one, content in version.log.items() if one in stored)
+    if is_same:
+        return
+    advice, rebuilt = "Choose another target", ""
+    if table is not version.shard.commitlog:
+        rebuilt = "the table was made again since ('rmq dispatch --rebuild'), "
+        advice += f", or remove {target.uri_of(table.path)} and run this again: the table is then copied as a whole"
+    raise WrongUse(
+        f"{target.uri_of(name)} is not an entry of {table.root.uri_of(table.path)}: {rebuilt}something has written to the "
+        f"backup, or the store was replaced by an older copy since. {advice}"
+    )
 
 
 def _lacking(version: _Version, stored: Mapping[str, int]) -> _Copy:
