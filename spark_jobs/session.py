@@ -22,6 +22,7 @@ from typing import IO, TYPE_CHECKING
 
 import psutil
 
+from rmq_store.errors import StoreUnusable
 from rmq_store.settings.spark_settings import is_local_master
 from spark_jobs.jars import present_jars
 from spark_jobs.java import MachineNotReady, find_java
@@ -43,6 +44,8 @@ _JVM_ADDRESS = "_PYSPARK_DRIVER_CONN_INFO_PATH"
 """The variable that pyspark gives to a JVM that it starts."""
 _KILL_TIMEOUT_S = 60.0
 """A slow machine needs a while to take back the memory of a JVM that was killed."""
+READY_S = 60.0
+"""So long a Connect server may take until it speaks with a client. Tests shorten it."""
 TOKEN_VARIABLE = "SPARK_CONNECT_AUTHENTICATE_TOKEN"
 
 
@@ -63,13 +66,14 @@ def open_session(
     from which the workers on this host can import besides this checkout, so that they find the user's listener; those of
     a cluster get their code from ``spark_jobs.ship``. ``delta``: with the jars and settings that Delta tables in Spark
     need. ``s3a``: with those for Spark SQL over ``s3://`` roots (``spark_jobs.s3a``). ``conf`` overrides all settings.
-    Raises MachineNotReady when jars or Java are missing.
+    Raises MachineNotReady when jars or Java are missing, StoreUnusable when the server accepts connections and answers none.
     """
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(app_name)
     conf = dict(conf or {})
     if remote is not None:
+        _check_is_ready(remote)
         return builder.remote(remote).config(map={**conf}).create()
     settings = session_settings(delta=delta) | (s3a_settings(os.environ) if s3a else {})
     submitted = _submitted_master()
@@ -89,6 +93,25 @@ def open_session(
         os.environ["PYSPARK_PYTHON"] = conf["spark.pyspark.python"]
     with _own_ctrl_c(), _no_lost_jvm():
         return builder.config(map={**settings, **conf}).getOrCreate()
+
+
+def _check_is_ready(remote: str) -> None:
+    """Raises StoreUnusable when what listens there does not speak as a Connect server. pyspark would wait for its first answer
+    without a limit, and once more when the process ends, also one that a signal ends."""
+    import grpc
+    from pyspark.sql.connect.client import DefaultChannelBuilder
+
+    channel = DefaultChannelBuilder(remote).toChannel()
+    try:
+        grpc.channel_ready_future(channel).result(READY_S)
+    except grpc.FutureTimeoutError as error:
+        where = remote.partition("/;")[0]  # what follows may be a token
+        raise StoreUnusable(
+            f"what listens at {where} has not answered as a Spark Connect server for {READY_S:.0f} s: look at its log, and "
+            "start it again. With a token and a host other than localhost pyspark uses TLS, which the server then needs"
+        ) from error
+    finally:
+        channel.close()
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from rmq_store.errors import StoreUnusable
+from spark_jobs import session
 from spark_jobs.java import MachineNotReady
 from spark_jobs.session import ConnectServer
 from tests.spark.processes import ClassicDriver, family, in_a_new_process
@@ -127,6 +130,17 @@ def test_a_server_that_cannot_start_says_why_and_leaves_no_process(tmp_path: Pat
     with pytest.raises(MachineNotReady, match=r"did not start(.|\n)*Master must either be"):
         server.start()
     assert {child.pid for child in psutil.Process().children(recursive=True)} == before
+
+
+def test_a_server_that_accepts_and_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that is frozen, or has no TLS where the client has it."""
+    monkeypatch.setattr(session, "READY_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        place = f"sc://127.0.0.1:{server.getsockname()[1]}"
+        for remote in (place, f"{place}/;token=secret"):
+            with pytest.raises(StoreUnusable, match=f"what listens at {place} has not answered as a Spark") as error:
+                session.open_session("test", remote=remote)
+            assert "secret" not in str(error.value)
 
 
 def test_a_missing_jar_is_said_before_a_jvm_starts(tmp_path: Path) -> None:
