@@ -148,7 +148,9 @@ def _run(words: Sequence[str], as_json: bool, *, own_process: bool) -> int:
     except RmqError as error:
         if (number := STOPPED_BY.get()) and not REQUEST.get():  # a query ends with DuckDB's error
             return _stopped(number, as_json)
-        request = "" if isinstance(error, WrongUse | BadData) or not REQUEST.get() else f" (request {REQUEST.get()})"
+        # Running it again is of no use after these, unless some shards are done.
+        is_final = isinstance(error, WrongUse | BadData) and not error.reports
+        request = "" if is_final or not REQUEST.get() else f" (request {REQUEST.get()})"
         return _failed(error, type(error).__name__, f"{error}{request}", error.exit_code, as_json)
     except typer.TyperException as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # its text is the help, which is already on the screen

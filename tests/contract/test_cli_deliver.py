@@ -53,6 +53,14 @@ def fail(monkeypatch: pytest.MonkeyPatch) -> Fail:
     return failing
 
 
+def test_an_error_that_leaves_a_rest_shows_the_request_that_does_it(three: Rmq, fail: Fail) -> None:
+    fail(b=DAMAGED())
+    answer = three("deliver", "--now", ALL_DUE)
+    assert answer.exit_code == 1
+    assert f"{REST}" in answer.err
+    assert f"(request {TODAY}-deliver-" in answer.err
+
+
 @pytest.mark.parametrize(
     ("errors", "exit_code", "kind", "text"),
     [
