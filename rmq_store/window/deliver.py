@@ -22,7 +22,17 @@ from rmq_store.commit.ctl import (
     StagedFile,
     canonical_json,
 )
-from rmq_store.commit.positions import Outcome, Positions, QueueRange, Tallies, Tally, grp_id, max_id, off_id
+from rmq_store.commit.positions import (
+    Outcome,
+    PositionKind,
+    Positions,
+    QueueRange,
+    Tallies,
+    Tally,
+    grp_id,
+    max_id,
+    off_id,
+)
 from rmq_store.commit.request import Status, part_id
 from rmq_store.consumer.pull import Slice
 from rmq_store.consumer.retry import PropertyEdits, delivered_edits, rolled_edits
@@ -252,6 +262,14 @@ class Delivery:
 # --- the retry windows that it starts --------------------------------------------------------------------------------
 
 
+def groups_with_retries(positions: Positions) -> list[str]:
+    """The groups that have a retry topic in the shard."""
+    topics = positions.names(PositionKind.MAX)
+    return [
+        topic.removeprefix(RETRY_GROUP_TOPIC_PREFIX) for topic in topics if topic.startswith(RETRY_GROUP_TOPIC_PREFIX)
+    ]
+
+
 def unread_retries(positions: Positions, local_broker: str, groups: Iterable[str]) -> dict[str, int]:
     """Of these groups those with retries that were delivered in the shard and not read yet, each with the time of the newest
     such commit (UTC ms). Dead letters that were sent again count. Looks at positions only."""
@@ -270,9 +288,9 @@ def groups_to_start(
     """The groups of which a run that delivers starts a window of retries, of those that are ``asking`` for it, in their order.
 
     These are the groups whose retries it has ``delivered``, and those whose delivery no run has reported: it was committed
-    after the last run that could, by a run that failed then, or outside of them. ``unread``: as ``unread_retries``, of all
-    shards. ``since_ms``: when that last run ended (UTC ms); 0: there was none, so that all that is unread counts; None: it is
-    not known, and a group whose windows fail would be started by each run.
+    after the begin of the last run that could, by a run that failed then, or outside of them. ``unread``: as
+    ``unread_retries``, of all shards. ``since_ms``: when that last run began (UTC ms); 0: there was none, so that all that is
+    unread counts; None: it is not known, and a group whose windows fail would be started by each run.
     """
     unreported = {group for group, ms in unread.items() if since_ms is not None and ms >= since_ms}
     return [group for group in asking if group in delivered or group in unreported]

@@ -176,6 +176,32 @@ def test_what_a_command_has_delivered_starts_a_window_too(asking: LakeStore, run
     assert queued() == [CONSUME]
 
 
+def test_what_a_command_delivers_when_a_run_has_read_its_shard_starts_a_window(
+    asking: LakeStore, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run is at the next shard then, and ends as a success after it."""
+    from rmq_store.lake.window import deliver as delivering
+
+    assert run("rmq_deliver_delayed")["state"] == "success"
+    run(CONSUME)
+    wait_until_due(asking, "payments")
+    deliver, delivered = delivering.deliver, list[int]()
+
+    def overtaken(*arguments: Any, **options: Any) -> Any:
+        if delivered:
+            return deliver(*arguments, **options)
+        report = deliver(*arguments, **{**options, "now_ms": 1})  # before anything is due
+        delivered.extend(one.delivered for one in open_store(asking.root.location).deliver())
+        return report
+
+    monkeypatch.setattr(delivering, "deliver", overtaken)
+    switch_on(CONSUME, CAPPED)
+    assert note_of(run("rmq_deliver_delayed")) == "nothing to do: nothing is due"
+    assert (sum(delivered) > 0, queued()) == (True, [])
+    run("rmq_deliver_delayed")
+    assert queued() == [CONSUME]
+
+
 def first_run(dag_id: str) -> None:
     """The next run of the DAG is its first one."""
     from airflow.models.dagrun import DagRun
@@ -288,12 +314,25 @@ def test_the_schedule_of_a_group_stays_beside_its_retries(asking: LakeStore) -> 
     assert "backfill" not in {kind.value for kind in alone.allowed_run_types}
 
 
-def test_settings_that_are_broken_do_not_fail_a_delivery(
+def test_settings_that_are_broken_do_not_lose_the_window_of_what_was_delivered(
     asking: LakeStore, run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """The delivery is committed. Its task fails: after a success, no run would report what it has delivered."""
     run(CONSUME)
     wait_until_due(asking, "payments")
-    (tmp_path / "consumers.toml").write_text("[[group]\n")
-    result = run("rmq_deliver_delayed")
-    assert (result["state"], result["deliver"][0]["delivered"] > 0) == ("success", True)
+    settings = tmp_path / "consumers.toml"
+    whole = settings.read_text()
+    settings.write_text("[[group]\n")
+    switch_on(CONSUME, CAPPED)
+    for delivered in (True, False):
+        result = run("rmq_deliver_delayed")
+        assert result["state"] == "failed"
+        assert (
+            "message delivered" in str(note_of(result)) or "messages delivered" in str(note_of(result))
+        ) is delivered
     assert "no retry window is started: " in caplog.text
+    settings.write_text(whole)
+    run("rmq_deliver_delayed")
+    assert queued() == [CONSUME]
+    settings.write_text("[[group]\n")
+    assert run("rmq_deliver_delayed")["state"] == "success", "there is nothing to report"

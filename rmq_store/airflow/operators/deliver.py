@@ -55,9 +55,14 @@ class RmqDeliverDelayedOperator(RmqOperator):
                 names = {shard: type(error).__name__ for shard, error in delivery.errors.items()}
                 self.note(context, deliver_sentence(answers, failed=names))
             delivery.raise_error(WORTH_A_RETRY)
-        started = self._start_retry_windows(
-            context, shards, {group for one in delivery.reports for group in one.groups}
-        )
+        try:
+            started = self._start_retry_windows(
+                context, shards, {group for one in delivery.reports for group in one.groups}
+            )
+        except WrongUse:
+            if is_due:
+                self.note(context, deliver_sentence(answers))
+            raise
         if is_due or started:
             self.note(context, deliver_sentence(answers, started))
         else:
@@ -65,33 +70,42 @@ class RmqDeliverDelayedOperator(RmqOperator):
         return answers
 
     def _start_retry_windows(self, context: Context, shards: Sequence[Shard], delivered: Collection[str]) -> list[str]:
-        """Report the events, and return their groups. What is wrong with the settings does not fail the delivery, which is
-        committed."""
-        from rmq_store.window.deliver import groups_to_start, unread_retries
+        """Report the events, and return their groups. Raises WrongUse where the settings cannot be read and there may be
+        something to report: a success would be the last word on it. The delivery is committed either way."""
+        from rmq_store.window.deliver import groups_to_start, groups_with_retries, unread_retries
 
+        error = None
         try:
             asking = self.hook.deployment.groups_that_consume_retries()
-        except WrongUse as error:
-            self.log_line(f"no retry window is started: {error}")
-            return []
+        except WrongUse as unusable:
+            error, asking = (
+                unusable,
+                sorted({one for shard in shards for one in groups_with_retries(shard.positions())}),
+            )
         unread: dict[str, int] = {}
         for shard in shards:
             for group, ms in unread_retries(shard.positions(), shard.local_broker, asking).items():
                 unread[group] = max(unread.get(group, 0), ms)
         groups = groups_to_start(asking, delivered, unread, _last_success_ms(context) if unread else None)
+        if error is not None:
+            self.log_line(f"no retry window is started: {error}")
+            if groups:
+                raise error
+            return []
         for group in groups:
             report(context, retries_asset(group))
         return groups
 
 
 def _last_success_ms(context: Context) -> int | None:
-    """When the task last ended as a success (UTC ms), by the order of logical dates; 0: it never has. None: the run has no
-    logical date, as one that an event has started, so that Airflow does not know which one was before it."""
+    """When the task's last success began (UTC ms), by the order of logical dates; 0: there was none. It has read each shard
+    after that. None: the run has no logical date, as one that an event has started, so that Airflow does not know which one was
+    before it."""
     if context["dag_run"].logical_date is None:
         return None
     ti = context["ti"]
     last = ti.get_previous_ti(state=TaskInstanceState.SUCCESS, map_index=-1 if ti.map_index is None else ti.map_index)
-    return 0 if last is None or last.end_date is None else int(last.end_date.timestamp() * 1000)
+    return 0 if last is None or last.start_date is None else int(last.start_date.timestamp() * 1000)
 
 
 def _answers(delivery: Delivery) -> list[Answer]:
