@@ -106,6 +106,11 @@ def retry_topic(group: str) -> str:
     return RETRY_GROUP_TOPIC_PREFIX + group
 
 
+def group_of_retry_topic(topic: str) -> str | None:
+    """The group whose retry topic it is; None: it is another topic."""
+    return topic.removeprefix(RETRY_GROUP_TOPIC_PREFIX) if topic.startswith(RETRY_GROUP_TOPIC_PREFIX) else None
+
+
 def first_topic(topic: str, properties: Mapping[str, str]) -> str:
     """The topic that a message of this topic was first delivered from: of a retry copy that of RETRY_TOPIC
     (``DefaultMQPushConsumerImpl#resetRetryAndNamespace``, rules 10.6). ``lake/read/first_topics.py`` has it over columns."""

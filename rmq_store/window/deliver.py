@@ -39,7 +39,7 @@ from rmq_store.consumer.retry import PropertyEdits, delivered_edits, rolled_edit
 from rmq_store.consumer.timer import deliver_at_of, is_coarse, rolls, wheel_slot
 from rmq_store.errors import BadData, HeldByAnother, RmqError, WrongUse
 from rmq_store.message.message import MessageQueue
-from rmq_store.message.message_const import RETRY_GROUP_TOPIC_PREFIX, TIMER_TOPIC, retry_topic
+from rmq_store.message.message_const import TIMER_TOPIC, group_of_retry_topic, retry_topic
 from rmq_store.window.due import Due, next_due_ms, start_in
 
 CAP = 100_000
@@ -180,9 +180,12 @@ def _messages(ctl: Ctl) -> int:
 
 
 def _groups(ctl: Ctl) -> tuple[str, ...]:
-    topics = {segment.queue.topic for segment in ctl.produced if segment.count}
-    prefix = RETRY_GROUP_TOPIC_PREFIX
-    return tuple(sorted(topic.removeprefix(prefix) for topic in topics if topic.startswith(prefix)))
+    return tuple(sorted(_groups_of({segment.queue.topic for segment in ctl.produced if segment.count})))
+
+
+def _groups_of(topics: Iterable[str]) -> list[str]:
+    """The groups whose retry topics are among these."""
+    return [group for group in map(group_of_retry_topic, topics) if group is not None]
 
 
 def nothing_due(shard: str, request_id: str, due: Sequence[Due]) -> DeliverReport:
@@ -264,10 +267,7 @@ class Delivery:
 
 def groups_with_retries(positions: Positions) -> list[str]:
     """The groups that have a retry topic in the shard."""
-    topics = positions.names(PositionKind.MAX)
-    return [
-        topic.removeprefix(RETRY_GROUP_TOPIC_PREFIX) for topic in topics if topic.startswith(RETRY_GROUP_TOPIC_PREFIX)
-    ]
+    return _groups_of(positions.names(PositionKind.MAX))
 
 
 def unread_retries(positions: Positions, local_broker: str, groups: Iterable[str]) -> dict[str, int]:

@@ -59,18 +59,20 @@ def test_another_attempt_reads_what_the_first_one_read_though_more_has_come(worl
     assert world.offset(orders(0)) is None, "the live group has not moved"
 
 
+ORDERLY: dict[str, Any] = {"mode": "orderly", "consume_message_batch_max_size": 1}
+
+
+def suspend_at_2(msgs: list[MessageExt], _: object) -> str:
+    return "SUSPEND_CURRENT_QUEUE_A_MOMENT" if msgs[0].queue_offset == 2 else "SUCCESS"
+
+
 @story
 def test_another_attempt_reads_on_where_the_first_one_was_blocked(world: World) -> None:
     """A message of an orderly group that fails blocks its queue, and ends the replay there."""
     world.fill(orders(0), several(5))
-    ordered: dict[str, Any] = {"mode": "orderly", "consume_message_batch_max_size": 1}
-
-    def suspend(msgs: list[MessageExt], _: object) -> str:
-        return "SUSPEND_CURRENT_QUEUE_A_MOMENT" if msgs[0].queue_offset == 2 else "SUCCESS"
-
-    first = world.replay(group(**ordered), "Orders", NOON - HOUR, ConsumeRequest(FIRST, ANA), suspend)
+    first = world.replay(group(**ORDERLY), "Orders", NOON - HOUR, ConsumeRequest(FIRST, ANA), suspend_at_2)
     assert (first.complete, consumed(first), len(first.blocked)) == (True, {orders(0): (0, 2)}, 1)
-    second = world.reprocess(NAME, f"{DAY}-r2", lambda msgs, context: "SUCCESS", **ordered)
+    second = world.reprocess(NAME, f"{DAY}-r2", lambda msgs, context: "SUCCESS", **ORDERLY)
     assert (consumed(second), second.blocked) == ({orders(0): (0, 5)}, ())
 
 
@@ -107,16 +109,12 @@ def test_a_replay_says_what_it_leaves_unread_in_blocked_queues_and_the_next_atte
 def test_a_queue_that_was_moved_or_begins_again_is_not_blocked(world: World) -> None:
     """A reset of a group, and an attempt that begins and whose windows have not come yet."""
     world.fill(orders(0), several(5))
-    ordered: dict[str, Any] = {"mode": "orderly", "consume_message_batch_max_size": 1}
-
-    def suspend(msgs: list[MessageExt], _: object) -> str:
-        return "SUSPEND_CURRENT_QUEUE_A_MOMENT" if msgs[0].queue_offset == 2 else "SUCCESS"
 
     def live() -> WindowReport:
-        return world.consume(group(**ordered), f"{DAY}-live", suspend)
+        return world.consume(group(**ORDERLY), f"{DAY}-live", suspend_at_2)
 
     def replay() -> WindowReport:
-        return world.replay(group(**ordered), "Orders", NOON - HOUR, ConsumeRequest(FIRST, ANA), suspend)
+        return world.replay(group(**ORDERLY), "Orders", NOON - HOUR, ConsumeRequest(FIRST, ANA), suspend_at_2)
 
     left = (QueueRange(orders(0), 2, 5),)
     assert (live().unread, live().unread) == (left, left)
@@ -124,7 +122,7 @@ def test_a_queue_that_was_moved_or_begins_again_is_not_blocked(world: World) -> 
     assert live().unread == ()
 
     assert (replay().unread, replay().unread) == (left, left)
-    world.begin_attempt(group(NAME, **ordered), ConsumeRequest(f"{DAY}-r2", ANA, "mended"))
+    world.begin_attempt(group(NAME, **ORDERLY), ConsumeRequest(f"{DAY}-r2", ANA, "mended"))
     assert replay().unread == ()
 
 

@@ -42,7 +42,7 @@ from rmq_store.lake.table.imports import (
     refuse_continued,
 )
 from rmq_store.lake.table.shard import Shard
-from rmq_store.message.message_const import RETRY_GROUP_TOPIC_PREFIX, SCHEDULE_TOPIC
+from rmq_store.message.message_const import SCHEDULE_TOPIC, group_of_retry_topic
 from rmq_store.utils.host import Host
 
 
@@ -170,7 +170,7 @@ def _owner(topic: str, pop_topics: Mapping[str, str]) -> str | None:
         return SCHEDULE_GROUP
     if topic in pop_topics:
         return pop_topics[topic]
-    return topic.removeprefix(RETRY_GROUP_TOPIC_PREFIX) if topic.startswith(RETRY_GROUP_TOPIC_PREFIX) else None
+    return group_of_retry_topic(topic)
 
 
 def _observed(shard: Shard, broker_name: str, moves: tuple[Moved, ...]) -> tuple[Observed, ...]:
