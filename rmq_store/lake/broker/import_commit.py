@@ -108,9 +108,8 @@ def import_commit(
     is_from_begin = imported is not None or not read.log.files[0].start_offset
 
     @cache
-    def all_skipped() -> list[Skipped]:
-        rows = (row for ctl in salvages() for row in ctl.parameter("skipped") or ())
-        return sorted([*(Skipped(*row) for row in rows), *skipped], key=lambda skip: skip.end)
+    def of_all_parts() -> list[Skipped]:
+        return all_skipped(read, imported, salvages())
 
     def begin_of_new(queue: MessageQueue, first: int) -> int:
         if (skipped and is_from_begin) or may_be_left_out(queue):
@@ -118,12 +117,12 @@ def import_commit(
         # At the begin of a log that is not its first file the broker may have removed what a queue lacks.
         key = (queue.topic, queue.queue_id)
         files = job.batch_queues.get(key) or job.queues.get(key)
-        return first if files is None else _begin_of_gap(files, first, read.log.files[0].start_offset, all_skipped())
+        return first if files is None else _begin_of_gap(files, first, read.log.files[0].start_offset, of_all_parts())
 
     advance, gaps = _queue_positions(job, positions, read, begin_of_new)
     unlisted: dict[str, int] = {}
     if read.is_last:
-        without, left_out = _without_messages(job, positions, read, configs, advance, all_skipped)
+        without, left_out = _without_messages(job, positions, read, configs, advance, of_all_parts)
         advance |= without
         gaps += left_out
         others = queues_of_others(configs.topics, job.broker_name)
@@ -170,7 +169,7 @@ def import_commit(
 
 def _skipped(read: LogRead, imported: int | None) -> list[Skipped]:
     """The bytes of the log up to its end that a salvage leaves out, in order."""
-    skipped = [skip for result in read.results for skip in result.skipped]
+    skipped = read.skipped
     if imported is not None and imported < read.begin:
         skipped.append(Skipped(imported, read.begin, GONE))
     between = ((before.end_offset, after.start_offset) for before, after in pairwise(read.log.files))
@@ -178,6 +177,13 @@ def _skipped(read: LogRead, imported: int | None) -> list[Skipped]:
         Skipped(*hole, MISSING_FILES) for hole in between if hole[0] < hole[1] and read.begin < hole[1] <= read.end
     ]
     return sorted(skipped, key=lambda skip: skip.begin)
+
+
+def all_skipped(read: LogRead, imported: int | None, salvages: Iterable[Ctl]) -> list[Skipped]:
+    """The bytes of the log up to the end of the part that it and the salvages before it leave out, by their end. ``imported``:
+    the physical offset up to which the log was imported before; None: it was not."""
+    rows = (row for ctl in salvages for row in ctl.parameter("skipped") or ())
+    return sorted([*(Skipped(*row) for row in rows), *_skipped(read, imported)], key=lambda skip: skip.end)
 
 
 def _queue_positions(

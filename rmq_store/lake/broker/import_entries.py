@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from operator import itemgetter
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,7 @@ from rmq_store.log.commit_log import record_at
 from rmq_store.log.consume_queue import UNIT_BYTES, ConsumeQueueEntry
 from rmq_store.log.record import Record
 from rmq_store.message.message import MessageQueue
+from rmq_store.message.message_const import LMQ_PREFIX
 
 ENTRY = np.dtype([("commit_log_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 assert ENTRY.itemsize == UNIT_BYTES
@@ -103,6 +105,19 @@ def _log_bytes(source: FileSource, file_bytes: int, at: int, size: int) -> bytes
         return b""
 
 
+class Place(NamedTuple):
+    """Of a message, in the broker's numbers."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+
+    @property
+    def reason(self) -> str:
+        """Why a record is damaged that is at another one."""
+        return f"the broker's entry of {self.topic}:{self.queue_id} offset {self.queue_offset} points to it"
+
+
 class EntryReader:
     """Reads the entries of one task, whose chunks come in log order: the first read of a queue takes what the task's later
     chunks may need of it, so that a queue costs about one read a task."""
@@ -142,13 +157,29 @@ class EntryReader:
             )
         return self._newest[queue]
 
-    def has_record(self, queue: MessageQueue, queue_offset: int, entry: np.void) -> bool | None:
-        """Whether the log has the record of this queue offset where the entry points; None: it has no whole record there."""
+    def record(self, entry: np.void) -> Record | None:
+        """The record where the entry points; None: the log has no whole one there."""
         at, size = int(entry["commit_log_offset"]), int(entry["size"])
         record = record_at(_log_bytes(self._source, self._file_bytes, at, size), 0, at)
-        if not isinstance(record, Record):
+        return record if isinstance(record, Record) else None
+
+    def has_record(self, queue: MessageQueue, queue_offset: int, entry: np.void) -> bool | None:
+        """Whether the log has the record of this queue offset where the entry points; None: it has no whole record there."""
+        record = self.record(entry)
+        if record is None:
             return None
         return (record.topic, record.queue_id, record.queue_offset) == (queue.topic, queue.queue_id, queue_offset)
+
+    def place_of(self, topic: str, commit_log_offset: int) -> Place | None:
+        """The place whose entry points to a record that names this topic: that of the topic's queues, else of any. None: no
+        entry points there, but maybe those of LMQ queues, which have copies of the entries of others."""
+        for (of_topic, queue_id), files in sorted(
+            self._queues.items(), key=lambda item: (item[0][0] != topic, item[0])
+        ):
+            if not of_topic.startswith(LMQ_PREFIX):
+                for queue_offset in files.offsets_in(commit_log_offset, commit_log_offset + 1):
+                    return Place(of_topic, queue_id, queue_offset)
+        return None
 
     def is_followed(self, queue: MessageQueue, slot: int) -> bool:
         """Whether the next entry points to where the record of this one has ended, or further on."""
@@ -276,6 +307,34 @@ def take_delivery_times(codes: npt.NDArray[np.int64], entries: Entries) -> bool:
     differs = bool(len(written) and codes[written[-1]] != entries["tags_code"][written[-1]])
     codes[written] = entries["tags_code"][written]
     return differs
+
+
+def misplaced(reader: EntryReader, run: Run, entries: Entries) -> dict[int, Place]:
+    """The messages of a run whose own entries are at other places, by index. What a record says of its place is covered by no
+    checksum: where the entry of this place points to another record, and one of another place points to this one, the record
+    is damaged. Empty where one of the entries of this run differs for another reason: ``compare`` raises."""
+    places = {}
+    is_other = (entries["size"] > 0) & (entries["commit_log_offset"] != run.physical)
+    for at in np.flatnonzero(is_other).tolist():
+        place = reader.place_of(run.queue.topic, int(run.physical[at]))
+        if place is None:
+            return {}
+        places[at] = place
+    return places
+
+
+def out_of_order(physical: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Mask of the messages of a queue with an offset that cannot be theirs: the ones before and after them in the log leave
+    room for one offset, and it is another one. ``physical``, ``offsets``: commit log offset and queue offset of each message.
+
+    A generation that begins (offset 0) behind one of a single message looks the same if its second message is lost.
+    """
+    order = np.argsort(physical, kind="stable")
+    before, own, after = (offsets[order][begin : len(offsets) - 2 + begin] for begin in range(3))
+    is_wrong = (after == before + 2) & (own != before + 1) & ((own != 0) | (before > 0))
+    mask = np.zeros(len(offsets), np.bool_)
+    mask[order[1:-1][is_wrong]] = True
+    return mask
 
 
 def compare(run: Run, entries: Entries) -> None:

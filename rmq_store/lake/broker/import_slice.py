@@ -8,9 +8,10 @@ Queues without entries get the place at which the newest generation begins when 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import groupby, pairwise
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,14 +25,17 @@ from rmq_store.broker_files.mapped_file_queue import MappedFile
 from rmq_store.broker_files.queue_generations import QueueKey
 from rmq_store.commit.ctl import FEW_TAGS_CODES, Produced, StagedFile
 from rmq_store.consumer.delay import DelayLevels
-from rmq_store.errors import BadData
+from rmq_store.errors import BadData, DamagedRecord
 from rmq_store.lake.broker.import_entries import (
+    Entries,
     EntryReader,
     LogOrder,
     Run,
     compare,
+    misplaced,
     newest_entries,
     of_a_deleted_topic,
+    out_of_order,
     take_delivery_times,
 )
 from rmq_store.lake.broker.inner_batches import with_inner_messages
@@ -103,6 +107,8 @@ class ImportJob:
     begins: Mapping[QueueKey, int] = field(default_factory=dict)
     """Of queues ``without_entries`` the commit log offset at which the newest generation begins: the messages before it in the
     part have no queue offset."""
+    misplaced: Mapping[int, str] = field(default_factory=dict)
+    """Why the records at these commit log offsets are left out: they say a wrong place (``misplaced_records``)."""
 
     def base(self, queue: MessageQueue) -> int:
         """What is added to the broker's offsets of the queue."""
@@ -135,6 +141,15 @@ class ImportTask:
     """Whether it begins where a consume queue says that a record does."""
 
 
+class WithoutEntry(NamedTuple):
+    """A message of which the broker has no entry."""
+
+    commit_log_offset: int
+    store_size: int
+    queue_offset: int
+    """The broker's."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportResult:
     """The result of a task."""
@@ -163,6 +178,10 @@ class ImportResult:
     be a gigabyte, is not read for that."""
     orders: Mapping[QueueKey, LogOrder] = field(default_factory=dict)
     """What the task shows of the queues without entries, as far as they have messages in it."""
+    without_entry: int = 0
+    """How many of the messages have no entry that shows their place, but those of BatchCQ topics."""
+    last_without: Mapping[QueueKey, WithoutEntry] = field(default_factory=dict)
+    """The last one of them in each queue."""
     last: Written | None = None
     """The last record; None: the task has read none."""
     failed: bool = False
@@ -191,29 +210,32 @@ def _imported(job: ImportJob, task: ImportTask, attempt: str) -> ImportResult:
     torn: Damage | None = None
     last: Written | None = None
     reader = EntryReader(job.source, job.queues, job.file_bytes)
-    delays: dict[int, int] = {}
-    orders: dict[QueueKey, LogOrder] = {}
+    chunks = _Chunks(reader, task.file)
     while True:
         end = min(at + chunk_bytes, read_end)
         data = job.source.read(task.file.name, at - task.file.start_offset, end - task.file.start_offset)
         if len(data) < end - at:
             raise BadData(f"{task.file.name} became shorter while it was read: import again once its copy is complete")
-        chunk = _Chunk(reader, -(-(task.end - at) // max(len(data), 1)), delays, orders)
+        chunks.left = -(-(task.end - at) // max(len(data), 1))
         stop: Stop = NothingWritten(at)
         for item in _parsed(job, data, at, task.file.end_offset):
             if not isinstance(item, pa.Table):
                 stop = item
                 break
-            messages += item.num_rows
             last = _last_of(item)
+            item = _without_misplaced(job, chunks, item)
+            messages += item.num_rows
             part = task.number * PARTS_PER_FILE + len(files)
-            for file, segments in _staged(job, chunk, item, part, attempt):
+            before = len(chunks.misplaced)
+            for file, segments in _staged(job, chunks, item, part, attempt):
                 if len(files) == PARTS_PER_FILE:
                     raise BadData(_too_many_files(task))
                 files.append(file)
                 produced += segments
                 deleted -= sum(segment.count for segment in segments)
-            deleted += pc.sum(item.column("indexed")).as_py()
+            left_out = len(chunks.misplaced) - before
+            messages -= left_out
+            deleted += (pc.sum(item.column("indexed")).as_py() or 0) - left_out
         match stop:
             case MoreBytes(offset, needed) if end < task.end:
                 at, chunk_bytes = offset, max(CHUNK_BYTES, needed)
@@ -262,12 +284,14 @@ def _imported(job: ImportJob, task: ImportTask, attempt: str) -> ImportResult:
             full=is_file_end or reached == task.end,
             messages=messages,
             deleted=deleted,
-            delays=delays,
-            orders=orders,
+            delays=chunks.delays,
+            orders=chunks.orders,
+            without_entry=chunks.without_entry,
+            last_without=chunks.last_without,
             files=tuple(files),
             produced=tuple(produced),
             stopped_by=stopped_by,
-            skipped=tuple(skipped),
+            skipped=(*skipped, *chunks.misplaced),
             torn=torn,
             has_bytes_after=has_bytes_after,
             last=last,
@@ -312,24 +336,64 @@ def _parsed(job: ImportJob, data: bytes, start: int, file_end: int) -> Iterator[
 # --- one chunk --------------------------------------------------------------------------------------------------------
 
 
-_Run = tuple[MessageQueue, int, int]
+Mask = npt.NDArray[np.bool_]
+
+_Run = tuple[int, int, Run]
+"""Rows ``[begin, end)`` of a queue, whose queue offsets follow one another."""
+_RowsOf = tuple[MessageQueue, int, int]
 """A queue and its rows ``[begin, end)``, whose queue offsets follow one another."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Chunk:
+@dataclass(slots=True)
+class _Chunks:
+    """What the chunks of a task have in common, and what they show."""
+
     reader: EntryReader
     """Reads the entries of the task's queues."""
-    of_task: int
+    file: MappedFile
+    left: int = 1
     """How many chunks are still to read, this one included."""
-    delays: dict[int, int]
-    """Gets the ``delays`` of the task's result."""
-    orders: dict[QueueKey, LogOrder]
-    """Gets its ``orders``."""
+    delays: dict[int, int] = field(default_factory=dict)
+    """As in the task's result, and so are the next ones."""
+    orders: dict[QueueKey, LogOrder] = field(default_factory=dict)
+    without_entry: int = 0
+    last_without: dict[QueueKey, WithoutEntry] = field(default_factory=dict)
+    misplaced: list[Skipped] = field(default_factory=list)
+    """The records that a salvage leaves out for their place."""
+
+    def leave_out(self, job: ImportJob, damaged: Sequence[Skipped]) -> None:
+        """Raises DamagedRecord for the first one when this is not a salvage."""
+        if not job.salvage:
+            first = min(damaged, key=lambda skip: skip.begin)
+            raise DamagedRecord(self.file.name, first.begin - self.file.start_offset, first.begin, first.reason)
+        self.misplaced += damaged
+
+    def count_without_entry(self, run: Run, entries: Entries) -> None:
+        at = np.flatnonzero(entries["size"] == 0)
+        if not len(at):
+            return
+        self.without_entry += len(at)
+        last = int(at[run.physical[at].argmax()])
+        record = WithoutEntry(int(run.physical[last]), int(run.sizes[last]), run.begin + last)
+        key = (run.queue.topic, run.queue.queue_id)
+        self.last_without[key] = max(record, self.last_without.get(key, record))
+
+
+def _without_misplaced(job: ImportJob, chunks: _Chunks, rows: pa.Table) -> pa.Table:
+    """The rows without those of the job's ``misplaced`` records."""
+    if not job.misplaced:
+        return rows
+    physical = rows.column("commit_log_offset").to_numpy()
+    is_misplaced = np.isin(physical, np.fromiter(job.misplaced, np.int64))
+    sizes = dict(
+        zip(physical[is_misplaced].tolist(), rows.column("store_size").to_numpy()[is_misplaced].tolist(), strict=True)
+    )
+    chunks.misplaced += [Skipped(at, at + size, job.misplaced[at]) for at, size in sizes.items()]
+    return rows.filter(pa.array(~is_misplaced))
 
 
 def _staged(
-    job: ImportJob, chunk: _Chunk, rows: pa.Table, part: int, attempt: str
+    job: ImportJob, chunks: _Chunks, rows: pa.Table, part: int, attempt: str
 ) -> Iterator[tuple[StagedFile, list[Produced]]]:
     """The files of a chunk, one per day, and their segments."""
     days = rows.column("store_timestamp").to_numpy() // _DAY_MS
@@ -337,7 +401,7 @@ def _staged(
         of_day = (
             rows if days[0] == day and days[-1] == day and (days == day).all() else rows.filter(pa.array(days == day))
         )
-        table, runs = _sorted(job, chunk, of_day, part + number)
+        table, runs = _sorted(job, chunks, of_day, part + number)
         name = f"{job.commit_id}-{part + number:08d}-{attempt}"
         new_file = NewFile(
             kind="msg",
@@ -350,7 +414,7 @@ def _staged(
         yield file, [_segment(table, run, part + number, file.path) for run in runs]
 
 
-def _sorted(job: ImportJob, chunk: _Chunk, rows: pa.Table, part: int) -> tuple[pa.Table, list[_Run]]:
+def _sorted(job: ImportJob, chunks: _Chunks, rows: pa.Table, part: int) -> tuple[pa.Table, list[_RowsOf]]:
     """Rows of schema MSG in queue order, those without an entry last, and the runs of rows of each queue."""
     indexed = rows.column("indexed").to_numpy()
     topics = rows.column("topic").combine_chunks().dictionary_encode()
@@ -367,7 +431,7 @@ def _sorted(job: ImportJob, chunk: _Chunk, rows: pa.Table, part: int) -> tuple[p
 
     starts = _run_starts(topic_rank[:count], queue_ids[:count], offsets[:count])
     names_by_rank = sorted(names)
-    runs: list[tuple[int, int, Run]] = []
+    runs: list[_Run] = []
     sizes, physical = table.column("store_size").to_numpy(), table.column("commit_log_offset").to_numpy()
     codes = table.column("tags_code").to_numpy().copy()
     waiting = np.zeros(len(order), dtype=np.bool_)
@@ -376,29 +440,35 @@ def _sorted(job: ImportJob, chunk: _Chunk, rows: pa.Table, part: int) -> tuple[p
         queue = MessageQueue(names_by_rank[topic_rank[begin]], job.broker_name, int(queue_ids[begin]))
         of_run = physical[begin:end], sizes[begin:end], codes[begin:end]
         runs.append((begin, end, Run(queue, int(offsets[begin]), *of_run)))
-    for (begin, end, run), entries in zip(
-        runs, chunk.reader.read([run.slots for *_, run in runs], chunk.of_task), strict=True
-    ):
-        orphaned[begin:end] = of_a_deleted_topic(chunk.reader, run, entries, job.salvage)
+    entries_of = chunks.reader.read([run.slots for *_, run in runs], chunks.left)
+    for (begin, end, run), entries in zip(runs, entries_of, strict=True):
+        orphaned[begin:end] = of_a_deleted_topic(chunks.reader, run, entries, job.salvage)
+        orphaned[begin:end] |= run.physical < job.begins.get((run.queue.topic, run.queue.queue_id), 0)
+    if reasons := _wrong_places(job, chunks.reader, runs, entries_of, orphaned):
+        chunks.leave_out(
+            job, [Skipped(int(physical[at]), int(physical[at] + sizes[at]), reasons[at]) for at in reasons]
+        )
+        return _sorted(job, chunks, table.filter(pa.array(~np.isin(np.arange(len(order)), list(reasons)))), part)
+    if orphaned.any():
+        has_entry = table.column("indexed").to_numpy() & ~orphaned
+        at = table.schema.get_field_index("indexed")
+        return _sorted(job, chunks, table.set_column(at, table.schema.field(at), pa.array(has_entry)), part)
+    for (begin, end, run), entries in zip(runs, entries_of, strict=True):
         key = (run.queue.topic, run.queue.queue_id)
-        orphaned[begin:end] |= run.physical < job.begins.get(key, 0)
-        if orphaned[begin:end].any():
-            continue
         if not entries["size"].any() and job.without_entries(run.queue):
             shown = LogOrder.of(run.physical, offsets[begin:end])
-            chunk.orders[key] = chunk.orders.get(key, shown).with_piece(shown)
+            chunks.orders[key] = chunks.orders.get(key, shown).with_piece(shown)
         if run.queue.topic == SCHEDULE_TOPIC:
             if take_delivery_times(run.codes, entries):
                 last = int(np.flatnonzero(entries["size"])[-1])
                 delay_ms = int(run.codes[last]) - table.column("store_timestamp")[begin + last].as_py()
                 if delay_ms > 0:
-                    chunk.delays[run.queue.queue_id + 1] = delay_ms
+                    chunks.delays[run.queue.queue_id + 1] = delay_ms
             waiting[begin:end] = True
         compare(run, entries)
-    if orphaned.any():
-        has_entry = table.column("indexed").to_numpy() & ~orphaned
-        at = table.schema.get_field_index("indexed")
-        return _sorted(job, chunk, table.set_column(at, table.schema.field(at), pa.array(has_entry)), part)
+        if key not in job.batch_queues:
+            chunks.count_without_entry(run, entries)
+    chunks.without_entry += len(order) - count
     for begin, end, run in runs:
         offsets[begin:end] += job.base(run.queue)
     columns = {
@@ -407,6 +477,34 @@ def _sorted(job: ImportJob, chunk: _Chunk, rows: pa.Table, part: int) -> tuple[p
         "queue_offset": pa.array(offsets),
     }
     return _as_msg(job, table, columns, part, count), [(run.queue, begin, end) for begin, end, run in runs]
+
+
+def _wrong_places(
+    job: ImportJob, reader: EntryReader, runs: Sequence[_Run], entries_of: Sequence[Entries], orphaned: Mask
+) -> dict[int, str]:
+    """Why records say a wrong place, by row: the entry of another one points to them, or, without an entry, the records around
+    them in the log tell. Those of a BatchCQ topic are not looked at: only the log has their places."""
+    reasons: dict[int, str] = {}
+    for queue, of_queue in groupby(zip(runs, entries_of, strict=True), key=lambda item: item[0][2].queue):
+        items = [(begin, run, entries) for (begin, end, run), entries in of_queue if not orphaned[begin:end].any()]
+        if not items or (queue.topic, queue.queue_id) in job.batch_queues:
+            continue
+        for begin, run, entries in items:
+            places = misplaced(reader, run, entries)
+            reasons |= {begin + at: place.reason for at, place in places.items()}
+        if all(entries["size"].all() for *_, entries in items):
+            continue
+        rows = np.concatenate([np.arange(begin, begin + len(entries)) for begin, _, entries in items])
+        physical = np.concatenate([run.physical for _, run, _ in items])
+        offsets = np.concatenate([np.arange(run.begin, run.slots.end) for _, run, _ in items])
+        if (np.diff(physical) > 0).all() and (np.diff(offsets) > 0).all():
+            continue
+        has_entry = np.concatenate([entries["size"] > 0 for *_, entries in items])
+        for at in np.flatnonzero(out_of_order(physical, offsets) & ~has_entry).tolist():
+            reasons[int(rows[at])] = (
+                f"its QUEUEOFFSET {offsets[at]} is not the one that the messages of {queue} before and after it leave"
+            )
+    return reasons
 
 
 def _run_starts(*keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -431,7 +529,7 @@ def _as_msg(job: ImportJob, table: pa.Table, made: dict[str, pa.Array], part: in
     return pa.table(filled, names=tables.MSG.names).cast(tables.MSG)
 
 
-def _segment(table: pa.Table, run: _Run, part: int, path: str) -> Produced:
+def _segment(table: pa.Table, run: _RowsOf, part: int, path: str) -> Produced:
     queue, begin, end = run
     rows = table.slice(begin, end - begin)
     times = pc.min_max(rows.column("store_timestamp")).as_py()

@@ -31,7 +31,7 @@ from rmq_store.broker_files.queue_generations import (
 from rmq_store.broker_files.rocks_db import refuse_rocksdb
 from rmq_store.commit.claim import Wish
 from rmq_store.commit.ctl import SCHEDULE_GROUP, Action, Ctl, Observed, is_born_here
-from rmq_store.commit.positions import import_id
+from rmq_store.commit.positions import Positions, import_id
 from rmq_store.commit.request import Status, refuse_other_request
 from rmq_store.errors import BadData, DamagedBehindCut, DamagedRecord, RmqError, WrongUse
 from rmq_store.lake.broker.broker_configs import BrokerConfigs, read_configs
@@ -45,6 +45,7 @@ from rmq_store.lake.broker.import_part import LogRead, OtherLog, read_part
 from rmq_store.lake.broker.import_request import ImportReport, ImportRequest, report_of
 from rmq_store.lake.broker.import_slice import ImportJob
 from rmq_store.lake.broker.imported_log import refuse_imported
+from rmq_store.lake.broker.misplaced_records import misplaced_records
 from rmq_store.lake.broker.rocksdb_source import with_rocksdb
 from rmq_store.lake.broker.root_file_source import file_source
 from rmq_store.lake.commit.claim import HeldClaim, claimed
@@ -229,12 +230,14 @@ class _Import:
         generations = self._generations(cut)
         job = self._job(generations)
         progressed = partial(self._progressed, parts, begin)
-        read = self._read(job, begin, older, progressed)
+        names = (*older, broker_name)
+        read_placed = partial(self._read_placed, begin=begin, names=names, positions=begun, progress=progressed)
+        job, read = read_placed(job)
         begun_again = new_generations(job, begun, read)
         if begun_again or read.begins:  # the rows have their offsets in the lake, so they are written again
             generations = generations.with_new(begun_again)
-            job = replace(self._job(generations), begins=read.begins)
-            read = self._read(job, begin, older, progressed)
+            job = replace(job, commit_id=self.host.new_commit_id(), bases=generations.newest, begins=read.begins)
+            job, read = read_placed(job)
         refuse_old_records(self.store, shard, self.broker.files, log, older, read)
         recorded = last_configs(shard, broker_name if cut is None else cut.broker_name)
         part = self._part(len(parts) + 1, cut, generations, begun_again)
@@ -244,7 +247,6 @@ class _Import:
         earlier = with_levels_to_end(begun, recorded.observed) if recorded else ()
         configs = self._configs(cut, recorded, earlier, generations, ends)
         notes = configs.notes if read.note is None else (*configs.notes, read.note)
-        names = (*older, broker_name)
         made = import_commit(
             job,
             part,
@@ -278,6 +280,24 @@ class _Import:
             if any(offset < (positions.get(import_id(name)) or 0) for name in older):
                 raise DamagedBehindCut(error.file, error.position, offset, error.reason) from error
             raise
+
+    def _read_placed(
+        self, job: ImportJob, begin: int, names: Sequence[str], positions: Positions, progress: Callable[[int], None]
+    ) -> tuple[ImportJob, LogRead]:
+        """The part without the records that say a wrong place, for which a salvage reads it again. ``names``: those of the log.
+        Raises DamagedRecord for the first one when this is not a salvage."""
+        *older, _ = names
+        read = self._read(job, begin, older, progress)
+        records = misplaced_records(job, read, positions, partial(salvages_of, self.shard, names))
+        if not records:
+            return job, read
+        if not job.salvage:
+            first = records[0]
+            file = read.log.file_at(first.begin)
+            raise DamagedRecord(file.name, first.begin - file.start_offset, first.begin, first.reason)
+        reasons = {**job.misplaced, **{record.begin: record.reason for record in records}}
+        job = replace(job, commit_id=self.host.new_commit_id(), misplaced=reasons)
+        return job, self._read(job, begin, older, progress)
 
     def tried(self) -> ImportReport:
         """A dry run of an import that continues another log."""

@@ -1,0 +1,150 @@
+"""Records of a broker's log that say a wrong place in the queues, which no entry contradicts.
+
+No checksum covers the topic, QUEUEID and QUEUEOFFSET of a record, nor the flags that say whether it has an entry. A record
+that takes the place of another one is found when it is read (``import_entries.misplaced``). One that takes a free place leaves
+its own one empty: the broker's entry of that place points to it. So these entries are read where messages have none of their
+own: what the broker had not written yet is the same, and then no entry of another place points to them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
+
+import numpy as np
+
+from rmq_store.broker_files.consume_queue_file import ConsumeQueueFiles
+from rmq_store.broker_files.queue_generations import QueueKey
+from rmq_store.commit.ctl import Ctl
+from rmq_store.commit.positions import Positions, import_id, max_id
+from rmq_store.lake.broker.import_commit import all_skipped
+from rmq_store.lake.broker.import_entries import EntryReader, Place, Slots
+from rmq_store.lake.broker.import_part import LogRead
+from rmq_store.lake.broker.import_slice import ImportJob
+from rmq_store.lake.broker.salvage import Skipped
+from rmq_store.log.consume_queue import UNIT_BYTES
+from rmq_store.log.record import Record
+from rmq_store.message.message import MessageQueue
+from rmq_store.message.message_const import LMQ_PREFIX, MessageConst
+
+_PIECE_ENTRIES = 1 << 18
+_LEAST_RECORD_BYTES = 92
+"""With IPv4 hosts, a topic of one byte, and neither body nor properties."""
+
+
+def misplaced_records(
+    job: ImportJob, read: LogRead, positions: Positions, salvages: Callable[[], Iterable[Ctl]]
+) -> list[Skipped]:
+    """Those of the part, by place. ``positions``: before it. ``salvages``: reads those of the log before it."""
+    if not read.without_entry:
+        return []
+    queues = _Queues(job, read, positions)
+    by_place = {skip.begin: skip for skip in queues.of_other_entries()}
+
+    def lost_bytes() -> int:
+        skipped = all_skipped(read, positions.get(import_id(job.broker_name)), salvages())
+        return sum(skip.end - skip.begin for skip in skipped)
+
+    if job.salvage:
+        by_place = {skip.begin: skip for skip in queues.far_ahead(cache(lost_bytes))} | by_place
+    return [by_place[place] for place in sorted(by_place)]
+
+
+class _Queues:
+    """The queues of the broker, with the places that have messages after this part."""
+
+    def __init__(self, job: ImportJob, read: LogRead, positions: Positions) -> None:
+        self._job = job
+        self._read = read
+        self._positions = positions
+        self._reader = EntryReader(job.source, job.queues, job.file_bytes)
+        self._ranges: dict[QueueKey, list[range]] = defaultdict(list)
+        for segment in sorted(read.produced, key=lambda segment: segment.base or 0):
+            begin = (segment.base or 0) - job.base(segment.queue)
+            key = (segment.queue.topic, segment.queue.queue_id)
+            self._ranges[key].append(range(begin, begin + segment.count))
+
+    def of_other_entries(self) -> Iterator[Skipped]:
+        """Those to which the entry of another place points."""
+        queues = {
+            self._queue(key): files for key, files in self._job.queues.items() if not key[0].startswith(LMQ_PREFIX)
+        }
+        ends = [Slots(queue, self._end(queue, files), 1) for queue, files in queues.items()]
+        for slots, entries in zip(ends, self._reader.read(ends), strict=True):
+            files, entry = queues[slots.queue], entries[0]
+            holes = self._holes(slots.queue, files)
+            if entry["size"] and entry["commit_log_offset"] < self._read.end:
+                holes.append(range(slots.begin, files.files[-1].end_offset // UNIT_BYTES))
+            if holes:
+                yield from self._in_holes(slots.queue, files, holes)
+
+    def far_ahead(self, lost_bytes: Callable[[], int]) -> Iterator[Skipped]:
+        """The last ones of their queues, without an entry, behind more offsets than the messages in the lost bytes can have
+        had: the next message would have a lower offset, and no import could go on."""
+        last = [(key, record) for result in self._read.results for key, record in result.last_without.items()]
+        newest = {key: max(record for of_key, record in last if of_key == key) for key in dict(last)}
+        for key, record in newest.items():
+            *before, own = self._ranges.get(key, [range(0)])
+            if own != range(record.queue_offset, record.queue_offset + 1):
+                continue
+            known = before[-1].stop if before else self._known(self._queue(key))
+            if known is not None and record.queue_offset > known + lost_bytes() // _LEAST_RECORD_BYTES:
+                yield Skipped(
+                    record.commit_log_offset,
+                    record.commit_log_offset + record.store_size,
+                    f"its QUEUEOFFSET is {record.queue_offset}, but {self._queue(key)} ends at {known} before it, and the log "
+                    "has not lost so many messages",
+                )
+
+    def _queue(self, key: QueueKey) -> MessageQueue:
+        return MessageQueue(key[0], self._job.broker_name, key[1])
+
+    def _known(self, queue: MessageQueue) -> int | None:
+        """The broker's offset up to which the queue was imported before the part; None: it is not known here."""
+        end = self._positions.get(max_id(queue))
+        return None if end is None else end - self._job.base(queue)
+
+    def _end(self, queue: MessageQueue, files: ConsumeQueueFiles) -> int:
+        ranges = self._ranges.get((queue.topic, queue.queue_id))
+        known = ranges[-1].stop if ranges else (self._known(queue) or 0)
+        return max(known, files.files[0].start_offset // UNIT_BYTES)
+
+    def _holes(self, queue: MessageQueue, files: ConsumeQueueFiles) -> list[range]:
+        """The offsets before the end that have no message in this part or before it, as far as the files reach."""
+        at = max(self._known(queue) or 0, files.files[0].start_offset // UNIT_BYTES)
+        holes = []
+        for offsets in self._ranges.get((queue.topic, queue.queue_id), ()):
+            if at < offsets.start:
+                holes.append(range(at, min(offsets.start, files.files[-1].end_offset // UNIT_BYTES)))
+            at = max(at, offsets.stop)
+        return [hole for hole in holes if hole]
+
+    def _in_holes(self, queue: MessageQueue, files: ConsumeQueueFiles, holes: Sequence[range]) -> Iterator[Skipped]:
+        in_part = files.offsets_in(self._read.begin, self._read.end)
+        for hole in holes:
+            begin, stop = max(hole.start, in_part.start), min(hole.stop, in_part.stop)
+            for at in range(begin, stop, _PIECE_ENTRIES):
+                (entries,) = self._reader.read([Slots(queue, at, min(_PIECE_ENTRIES, stop - at))])
+                places = entries["commit_log_offset"]
+                is_left = (entries["size"] > 0) & (places >= self._read.begin) & (places < self._read.end)
+                for skip in self._read.skipped:
+                    is_left &= (places < skip.begin) | (places >= skip.end)
+                for number in np.flatnonzero(is_left).tolist():
+                    place = Place(queue.topic, queue.queue_id, at + number)
+                    record = self._reader.record(entries[number])
+                    if record is not None and self._is_elsewhere(record, place):
+                        yield Skipped(
+                            record.commit_log_offset, record.commit_log_offset + record.store_size, place.reason
+                        )
+
+    def _is_elsewhere(self, record: Record, place: Place) -> bool:
+        """Whether a record to which the entry of the place points is wrong, and not the entry, as where the record has its own.
+        One for several queues (INNER_MULTI_DISPATCH) has entries in all of them."""
+        if MessageConst.INNER_MULTI_DISPATCH in record.properties:
+            return False
+        own = Place(record.topic, record.queue_id, record.queue_offset)
+        if own == place or (own.topic, own.queue_id) not in self._job.queues:
+            return True
+        ((entry,),) = self._reader.read([Slots(self._queue(own[:2]), own.queue_offset, 1)])
+        return bool(entry["commit_log_offset"] != record.commit_log_offset or not entry["size"])

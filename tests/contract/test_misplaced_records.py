@@ -1,0 +1,255 @@
+"""Records of a broker's log that say a wrong place: no checksum covers their topic, QUEUEID, QUEUEOFFSET and SYSFLAG."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmq_store.broker_files.commit_log_file import list_commit_log, read_log
+from rmq_store.broker_files.file_source import LocalFileSource
+from rmq_store.lake.broker import import_store
+from rmq_store.lake.broker.import_part import LogRead, read_part
+from rmq_store.log.consume_queue import UNIT_BYTES
+from rmq_store.log.record import Record
+from rmq_store.message.message import MessageQueue
+from tests.contract.rmq import Rmq
+from tests.contract.test_diverged_log import LISTENER
+from tests.contract.test_import_store import Lake
+from tests.contract.test_queue_generations import OVER_GAPS, broker_of, configs_of
+
+IN_LOG = "SELECT topic, queue_id, queue_offset, decode(body) AS body FROM messages ORDER BY ALL"
+QUEUEID_AT, QUEUEOFFSET_AT, SYSFLAG_AT = 12, 20, 36
+QUEUE = MessageQueue("T", "broker-a", 0)
+MESSAGES = 8
+"""Of each queue. Those of queue 1 follow half of those of queue 0."""
+
+
+def message(topic: str, queue_id: int, offset: int) -> dict[str, Any]:
+    body = f"{topic}{queue_id}{offset}".encode()
+    return {"topic": topic, "queue_id": queue_id, "queue_offset": offset, "stored_body": body}
+
+
+def sent(first: int, last: int) -> list[dict[str, Any]]:
+    """The messages with these offsets of T:0 and U:0, and half as far those of T:1."""
+    messages = []
+    for n in range(first, last):
+        messages += [message("T", 0, n), message("U", 0, n)]
+        messages += [message("T", 1, n - MESSAGES // 2)] if n >= MESSAGES // 2 else []
+    return messages
+
+
+def broker(folder: Path, last: int = MESSAGES) -> Path:
+    return configs_of(broker_of(folder, sent(0, last)), {"T@g": 0, "U@g": 0})
+
+
+def change(folder: Path, body: str, at: int, data: bytes) -> None:
+    """Write over bytes of the record with this body, from ``at`` on."""
+    source = LocalFileSource(folder)
+    for file, item in list(read_log(source, list_commit_log(source))):
+        if isinstance(item, Record) and item.stored_body.decode() == body:
+            log = bytearray(Path(folder, file.name).read_bytes())
+            begin = item.commit_log_offset - file.start_offset + at
+            log[begin : begin + len(data)] = data
+            Path(folder, file.name).write_bytes(log)
+
+
+def other_offset(body: str, offset: int) -> Callable[[Path], None]:
+    return lambda folder: change(folder, body, QUEUEOFFSET_AT, struct.pack(">q", offset))
+
+
+def other_queue(body: str, queue_id: int) -> Callable[[Path], None]:
+    return lambda folder: change(folder, body, QUEUEID_AT, struct.pack(">i", queue_id))
+
+
+def other_topic(body: str, topic: str) -> Callable[[Path], None]:
+    topic_at = 88 + len(body) + 1
+    return lambda folder: change(folder, body, topic_at, topic.encode())
+
+
+def prepared(body: str) -> Callable[[Path], None]:
+    return lambda folder: change(folder, body, SYSFLAG_AT, struct.pack(">i", 4))
+
+
+CHANGES = {
+    "free offset further on": ("T03", other_offset("T03", 3 ^ 1 << 6)),
+    "free offset, the farthest": ("T03", other_offset("T03", 3 ^ 1 << 61)),
+    "offset of a later one": ("T03", other_offset("T03", 7)),
+    "offset of an earlier one": ("T03", other_offset("T03", 2)),
+    "offset 0": ("T04", other_offset("T04", 0)),
+    "offset of the last one": ("T07", other_offset("T07", 7 ^ 1 << 40)),
+    "queue that other messages have": ("T03", other_queue("T03", 1)),
+    "queue with a free place": ("T06", other_queue("T06", 1)),
+    "queue without messages": ("T03", other_queue("T03", 1 << 9)),
+    "queue of the last one": ("T07", other_queue("T07", 4)),
+    "topic without messages": ("T03", other_topic("T03", "V")),
+    "topic of other messages": ("T03", other_topic("T03", "U")),
+    "topic of the last one": ("T07", other_topic("T07", "V")),
+    "transaction": ("T03", prepared("T03")),
+    "transaction of the last one": ("T07", prepared("T07")),
+}
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(tmp_path / "lake")
+
+
+@pytest.fixture
+def rmq_with_listener(rmq: Rmq) -> Rmq:
+    (rmq.folder / "consumers.toml").write_text(OVER_GAPS)
+    (rmq.folder / "cli_listener.py").write_text(LISTENER)
+    rmq.json("init")
+    return rmq
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_record_to_which_the_entry_of_another_place_points_is_damaged(rmq_with_listener: Rmq, name: str) -> None:
+    """It is named, and a salvage leaves it out: no group consumes it at a place where it never was."""
+    rmq, (body, damage) = rmq_with_listener, CHANGES[name]
+    folder = broker(rmq.folder / "broker")
+    damage(folder)
+    refused = rmq("import-store", str(folder), "--broker", "broker-a")
+    assert refused.exit_code == 1
+    assert "damaged record" in refused.err
+    reason = f"the broker's entry of T:0 offset {body[-1]} points to it"
+    if name.startswith("free"):
+        reason = f"its QUEUEOFFSET {3 ^ 1 << 6 if name.endswith('on') else 3 ^ 1 << 61} is not the one"
+    assert reason in refused.err
+    assert "--salvage" in refused.err
+    report = rmq.json("import-store", str(folder), "--broker", "broker-a", "--salvage")
+    (skipped,) = report["salvaged"]
+    assert reason in skipped["reason"]
+    expected = sorted(
+        (m["topic"], m["queue_id"], m["queue_offset"], m["stored_body"].decode()) for m in sent(0, MESSAGES)
+    )
+    assert in_log(rmq) == [place for place in expected if place[3] != body]
+    later = broker(folder, MESSAGES + 2)
+    damage(later)
+    is_last = body == "T07"
+    report = rmq.json("import-store", str(later), "--broker", "broker-a", *(["--salvage"] if is_last else []))
+    gaps = [(gap["topic"], gap["queue_id"], gap["begin"], gap["end"]) for gap in report["queue_gaps"]]
+    assert gaps == ([("T", 0, 7, 8)] if is_last else [])
+    rmq.json("cutover", "--broker", "broker-a", "--reason", "switched off")
+    rmq.json("consume", "--group", "g")
+    bodies = (rmq.folder / "bodies.txt").read_text().split()
+    assert sorted(bodies) == sorted(
+        m["stored_body"].decode()
+        for m in sent(0, MESSAGES + 2)
+        if m["topic"] == "T" and m["stored_body"] != body.encode()
+    )
+    assert rmq.json("audit", "--full")["audit"] == []
+
+
+def in_log(rmq: Rmq) -> list[tuple[Any, ...]]:
+    return [tuple(row.values()) for row in rmq.json("sql", IN_LOG)]
+
+
+@pytest.mark.parametrize("offset", [3 ^ 1 << 6, 3 ^ 1 << 61, 1, 2, 0, 5])
+@pytest.mark.parametrize("without", ["consumequeue", "consumequeue/T"])
+def test_without_entries_the_records_around_it_tell(rmq_with_listener: Rmq, without: str, offset: int) -> None:
+    rmq = rmq_with_listener
+    folder = broker(rmq.folder / "broker")
+    other_offset("T03", offset)(folder)
+    shutil.rmtree(folder / without)
+    refused = rmq("import-store", str(folder), "--broker", "broker-a")
+    assert refused.exit_code == 1
+    assert (
+        f"its QUEUEOFFSET {offset} is not the one that the messages of {QUEUE} before and after it leave" in refused.err
+    )
+    report = rmq.json("import-store", str(folder), "--broker", "broker-a", "--salvage")
+    assert len(report["salvaged"]) == 1
+    later = broker(folder, MESSAGES + 2)
+    other_offset("T03", offset)(later)
+    shutil.rmtree(folder / without)
+    assert rmq.json("import-store", str(later), "--broker", "broker-a")["messages"] == 6
+    assert [row[3] for row in in_log(rmq)] == sorted(
+        m["stored_body"].decode() for m in sent(0, MESSAGES + 2) if m["stored_body"] != b"T03"
+    )
+    assert rmq.json("audit")["audit"] == []
+
+
+def test_without_entries_a_last_record_far_behind_the_end_of_its_queue_is_damaged(rmq_with_listener: Rmq) -> None:
+    """It would stop each import after it, and a group would count the offsets before it one by one."""
+    rmq = rmq_with_listener
+    folder = broker(rmq.folder / "broker")
+    other_offset("T07", 7 ^ 1 << 40)(folder)
+    shutil.rmtree(folder / "consumequeue")
+    refused = rmq("import-store", str(folder), "--broker", "broker-a")
+    assert (refused.exit_code, "no message at [7, 1099511627783)" in refused.err) == (1, True)
+    report = rmq.json("import-store", str(folder), "--broker", "broker-a", "--salvage")
+    assert [skip["reason"] for skip in report["salvaged"]] == [
+        f"its QUEUEOFFSET is 1099511627783, but {QUEUE} ends at 7 before it, and the log has not lost so many messages"
+    ]
+    later = broker(folder, MESSAGES + 2)
+    other_offset("T07", 7 ^ 1 << 40)(later)
+    shutil.rmtree(folder / "consumequeue")
+    report = rmq.json("import-store", str(later), "--broker", "broker-a", "--salvage")
+    assert [(gap["begin"], gap["end"]) for gap in report["queue_gaps"]] == [(7, 8)]
+
+
+def test_two_records_that_have_changed_places_are_both_left_out(rmq_with_listener: Rmq) -> None:
+    rmq = rmq_with_listener
+    folder = broker(rmq.folder / "broker")
+    change(folder, "T02", QUEUEOFFSET_AT, struct.pack(">q", 5))
+    change(folder, "T05", QUEUEOFFSET_AT, struct.pack(">q", 2))
+    assert "offset 2 points to it" in rmq("import-store", str(folder), "--broker", "broker-a").err
+    report = rmq.json("import-store", str(folder), "--broker", "broker-a", "--salvage")
+    assert len(report["salvaged"]) == 2
+    assert {"T02", "T05"}.isdisjoint(row[3] for row in in_log(rmq))
+
+
+def test_entries_that_are_not_written_yet_stop_nothing(rmq_with_listener: Rmq) -> None:
+    """Those of the last messages, of a queue, and of a broker that dispatched to another queue first."""
+    rmq = rmq_with_listener
+    folder = broker(rmq.folder / "broker")
+    for file, first in (("consumequeue/T/0", 6), ("consumequeue/T/1", 0)):
+        (path,) = (folder / file).iterdir()
+        path.write_bytes(path.read_bytes()[: first * UNIT_BYTES].ljust(path.stat().st_size, b"\0"))
+    assert rmq.json("import-store", str(folder), "--broker", "broker-a")["messages"] == 20
+
+
+def test_an_entry_that_was_damaged_makes_no_record_wrong(rmq_with_listener: Rmq) -> None:
+    """It points to a record that has its own entry, too."""
+    rmq = rmq_with_listener
+    folder = broker(rmq.folder / "broker")
+    (path,) = (folder / "consumequeue/T/0").iterdir()
+    entries = path.read_bytes()
+    path.write_bytes(entries[: 4 * UNIT_BYTES] + entries[2 * UNIT_BYTES : 3 * UNIT_BYTES] + entries[5 * UNIT_BYTES :])
+    for options in ((), ("--salvage",)):
+        refused = rmq("import-store", str(folder), "--broker", "broker-a", *options)
+        assert (refused.exit_code, "import a copy of the store without consumequeue/T/0" in refused.err) == (1, True)
+    shutil.rmtree(folder / "consumequeue/T/0")
+    assert rmq.json("import-store", str(folder), "--broker", "broker-a")["messages"] == 20
+
+
+def test_an_entry_behind_the_end_that_points_back_makes_no_record_wrong(rmq_with_listener: Rmq) -> None:
+    rmq = rmq_with_listener
+    folder = broker(rmq.folder / "broker")
+    (path,) = (folder / "consumequeue/T/0").iterdir()
+    entries = bytearray(path.read_bytes())
+    entries[8 * UNIT_BYTES : 9 * UNIT_BYTES] = entries[3 * UNIT_BYTES : 4 * UNIT_BYTES]
+    path.write_bytes(entries)
+    shutil.rmtree(folder / "consumequeue/T/1")
+    assert rmq.json("import-store", str(folder), "--broker", "broker-a")["messages"] == 20
+
+
+def test_a_part_is_read_again_only_for_records_at_a_wrong_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lake: Lake
+) -> None:
+    reads = []
+
+    def counted(*arguments: Any) -> LogRead:
+        reads.append(arguments)
+        return read_part(*arguments)
+
+    monkeypatch.setattr(import_store, "read_part", counted)
+    folder = broker(tmp_path / "broker")
+    (path,) = (folder / "consumequeue/T/1").iterdir()
+    path.write_bytes(bytes(path.stat().st_size))
+    assert lake.load(folder).messages == 20
+    assert len(reads) == 1
