@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from rmq_store.broker_files.mapped_file_queue import MappedFile
 from rmq_store.commit.ctl import Actor
 from rmq_store.lake.broker import import_tasks
+from rmq_store.lake.broker.import_job import ImportJob, ImportResult, ImportTask
 from rmq_store.lake.broker.import_request import ImportReport, ImportRequest
-from rmq_store.lake.broker.import_slice import ImportJob, ImportResult, ImportTask, import_file
+from rmq_store.lake.broker.import_slice import import_file
 from rmq_store.lake.broker.import_store import import_store
 from rmq_store.lake.broker.import_tasks import cut_points, record_places, run_tasks
 from rmq_store.lake.sql.sql import query

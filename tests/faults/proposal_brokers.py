@@ -31,8 +31,8 @@ from rmq_store.lake.broker.cutover import adopted_moves, cutover_proposal
 from rmq_store.lake.broker.diverged_log import LogCut, moves_to_cuts
 from rmq_store.lake.broker.hand_back import hand_back_proposal, handed_moves
 from rmq_store.lake.broker.import_commit import ImportCommit, proposal_of
+from rmq_store.lake.broker.import_job import ImportResult
 from rmq_store.lake.broker.import_part import LogRead
-from rmq_store.lake.broker.import_slice import ImportResult
 from rmq_store.message.message import MessageQueue
 from tests.faults.proposal_operations import ANA, Draft, Moment, Operation
 from tests.faults.proposal_view import Snapshot

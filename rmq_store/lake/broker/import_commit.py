@@ -23,8 +23,8 @@ from rmq_store.commit.ctl import Action, Actor, Ctl, Moved, Produced, Proposal, 
 from rmq_store.commit.positions import PositionKind, Positions, import_id, kind_of, max_id, min_id
 from rmq_store.errors import BadData
 from rmq_store.lake.broker.broker_configs import BrokerConfigs, queues_of_others, queues_of_users, same_configs
+from rmq_store.lake.broker.import_job import ImportJob
 from rmq_store.lake.broker.import_part import LogRead, fingerprint
-from rmq_store.lake.broker.import_slice import ImportJob
 from rmq_store.lake.broker.last_records import last_records, tail
 from rmq_store.lake.broker.rocksdb_source import RocksDbSource
 from rmq_store.lake.broker.salvage import Skipped

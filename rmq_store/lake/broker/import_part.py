@@ -17,7 +17,7 @@ from rmq_store.broker_files.queue_generations import QueueKey
 from rmq_store.commit.ctl import Ctl, Produced
 from rmq_store.errors import BadData, DamagedRecord, UnsupportedRecord
 from rmq_store.lake.broker.import_entries import newest_begins
-from rmq_store.lake.broker.import_slice import ImportJob, ImportResult, ImportTask
+from rmq_store.lake.broker.import_job import ImportJob, ImportResult, ImportTask
 from rmq_store.lake.broker.import_tasks import run_tasks, tasks_of
 from rmq_store.lake.broker.last_records import FINGERPRINT_BYTES, Written, has_recorded, hash_of
 from rmq_store.lake.broker.salvage import CHUNK_BYTES, HOLE, Skipped

@@ -41,9 +41,9 @@ from rmq_store.lake.broker.diverged_log import LogCut, log_cut, refuse_closed, r
 from rmq_store.lake.broker.handed_offsets import Handed, handed_offsets, not_installed, queues_at_broker
 from rmq_store.lake.broker.import_commit import PartOf, import_commit, new_generations, proposal_of
 from rmq_store.lake.broker.import_entries import newest_entries
+from rmq_store.lake.broker.import_job import ImportJob
 from rmq_store.lake.broker.import_part import LogRead, OtherLog, read_part
 from rmq_store.lake.broker.import_request import ImportReport, ImportRequest, report_of
-from rmq_store.lake.broker.import_slice import ImportJob
 from rmq_store.lake.broker.imported_log import refuse_imported
 from rmq_store.lake.broker.misplaced_records import misplaced_records
 from rmq_store.lake.broker.rocksdb_source import with_rocksdb

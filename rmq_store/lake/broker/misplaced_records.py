@@ -20,8 +20,8 @@ from rmq_store.commit.ctl import Ctl
 from rmq_store.commit.positions import Positions, import_id, max_id
 from rmq_store.lake.broker.import_commit import all_skipped
 from rmq_store.lake.broker.import_entries import EntryReader, Place, Slots
+from rmq_store.lake.broker.import_job import ImportJob
 from rmq_store.lake.broker.import_part import LogRead
-from rmq_store.lake.broker.import_slice import ImportJob
 from rmq_store.lake.broker.salvage import Skipped
 from rmq_store.log.consume_queue import UNIT_BYTES
 from rmq_store.log.record import Record
