@@ -20,7 +20,7 @@ from rmq_store.commit.ctl import Ctl
 from rmq_store.commit.positions import Positions, import_id, max_id
 from rmq_store.lake.broker.import_commit import all_skipped
 from rmq_store.lake.broker.import_entries import EntryReader, Place, Slots
-from rmq_store.lake.broker.import_job import ImportJob
+from rmq_store.lake.broker.import_job import ImportJob, WithoutEntry
 from rmq_store.lake.broker.import_part import LogRead
 from rmq_store.lake.broker.salvage import Skipped
 from rmq_store.log.consume_queue import UNIT_BYTES
@@ -82,8 +82,9 @@ class _Queues:
     def far_ahead(self, lost_bytes: Callable[[], int]) -> Iterator[Skipped]:
         """The last ones of their queues, without an entry, behind more offsets than the messages in the lost bytes can have
         had: the next message would have a lower offset, and no import could go on."""
-        last = [(key, record) for result in self._read.results for key, record in result.last_without.items()]
-        newest = {key: max(record for of_key, record in last if of_key == key) for key in dict(last)}
+        newest: dict[QueueKey, WithoutEntry] = {}
+        for key, record in (item for result in self._read.results for item in result.last_without.items()):
+            newest[key] = max(record, newest.get(key, record))
         for key, record in newest.items():
             *before, own = self._ranges.get(key, [range(0)])
             if own != range(record.queue_offset, record.queue_offset + 1):
