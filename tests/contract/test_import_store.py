@@ -1183,6 +1183,30 @@ def test_a_timer_message_whose_time_cannot_be_read_is_told_and_stops_no_cut_over
     assert "due at a time that cannot be read" in second
 
 
+def test_a_timer_message_that_does_not_say_its_topic_is_counted_in_a_note_of_its_own(
+    lake: Lake, tmp_path: Path
+) -> None:
+    """One flipped bit of the name REAL_TOPIC, which no check sum of the broker covers."""
+    timer = {"topic": "rmq_sys_wheel_timer"}
+    names = ("REAL_TOPIC", "SEAL_TOPIC", "REAL_UOPIC")
+    values = [
+        timer | {"properties": {name: "T", "REAL_QID": "0", "UNIQ_KEY": f"k{number}", "TIMER_OUT_MS": "1000"}}
+        for number, name in enumerate(names)
+    ]
+    lake.load(store_of(tmp_path / "made", *values))
+    assert waiting_timers(lake.store, "s1", [BROKER]) == [
+        WaitingTimers("T", 1, 2000, 2000),
+        WaitingTimers(None, 2, 2000, 2000),
+    ]
+    (shard,) = lake.store.shards()
+    first, second = cut_over(lake, shard, "moved").notes
+    assert "1 messages for T wait in the broker's own timer" in first
+    assert second.startswith(
+        "2 messages in the broker's own timer (rmq_sys_wheel_timer) do not say their topic (REAL_TOPIC)"
+    )
+    assert "due from 1970-01-01T00:00:02.000Z" in second
+
+
 def test_a_trimmed_broker_is_cut_over_without_a_note_of_its_timer_and_its_levels_begin_at_their_first_message(
     lake: Lake, broker_store: Callable[[str], Path]
 ) -> None:

@@ -21,7 +21,8 @@ from rmq_store.message.message_const import TIMER_TOPIC
 class WaitingTimers:
     """The messages for one topic that have not arrived there."""
 
-    topic: str
+    topic: str | None
+    """None: they have no REAL_TOPIC. No check sum of the broker covers the properties, and none is known to have arrived."""
     messages: int
     first_due_ms: int | None
     """UTC ms; None: no due time can be read."""

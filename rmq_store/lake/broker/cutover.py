@@ -41,7 +41,7 @@ from rmq_store.lake.table.imports import (
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.message.message import MessageQueue
-from rmq_store.message.message_const import SCHEDULE_TOPIC, TIMER_TOPIC
+from rmq_store.message.message_const import SCHEDULE_TOPIC, TIMER_TOPIC, MessageConst
 from rmq_store.utils.host import Host
 from rmq_store.utils.redaction import reason_in_sentence
 from rmq_store.utils.times import format_time
@@ -364,17 +364,31 @@ def _passed_over_notes(store: LakeStore, shard: Shard, broker_name: str, moves: 
 
 
 def _timer_notes(store: LakeStore, shard: Shard, positions: Positions, names: Sequence[str]) -> tuple[str, ...]:
-    """One for each topic to which the broker's own timer has messages to deliver (docs/decisions/0003-timers.md)."""
+    """One for each topic to which the broker's own timer has messages to deliver, and one for those that do not say their topic
+    (docs/decisions/0003-timers.md)."""
     queues = [queue for name in names for queue in positions.queues_of(TIMER_TOPIC, name)]
     if all(positions.max_offset(queue) == positions.min_offset(queue) for queue in queues):
         return ()
     return tuple(
+        _timer_note(timers)
+        for timers in waiting_timers(store, shard.name, names)
+        if timers.topic is None
+        or not timers.topic.startswith(REVIVE_TOPIC_PREFIX)  # pop's own records: its messages are counted
+    )
+
+
+def _timer_note(timers: WaitingTimers) -> str:
+    if timers.topic is None:
+        return (
+            f"{timers.messages:,} messages in the broker's own timer ({TIMER_TOPIC}) do not say their topic "
+            f"({MessageConst.REAL_TOPIC}), due {_span(timers)}: their properties are damaged, and 'rmq deliver' does not "
+            f"""deliver them. 'rmq sql "SELECT * FROM messages WHERE topic = '{TIMER_TOPIC}' AND """
+            f"""properties['{MessageConst.REAL_TOPIC}'] IS NULL"' shows them; send them again with 'rmq send --deliver-at'"""
+        )
+    return (
         f"{timers.messages:,} messages for {timers.topic} wait in the broker's own timer ({TIMER_TOPIC}), due "
         f"{_span(timers)}. 'rmq deliver' does not deliver them: let the broker do so and import again before the cut-over, "
-        "or send them again with 'rmq send --deliver-at'"
-        f"{_ARRIVED if timers.may_have_arrived else ''}"
-        for timers in waiting_timers(store, shard.name, names)
-        if not timers.topic.startswith(REVIVE_TOPIC_PREFIX)  # pop's own records: its messages are counted
+        f"or send them again with 'rmq send --deliver-at'{_ARRIVED if timers.may_have_arrived else ''}"
     )
 
 
