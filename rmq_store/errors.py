@@ -6,7 +6,7 @@
     ├── BadData             fix the data or the files behind it; nothing was written   (exit 1)
     │   ├── RecordError         a record of a broker's file is refused
     │   │   ├── DamagedRecord       it fails its check
-    │   │   └── UnsupportedRecord   it is sound, but cannot be imported as it is
+    │   │   └── UnsupportedRecord   RocketMQ's checks pass, but it cannot be imported as it is
     │   ├── OverLimit           sound, but more than a limit allows: raise the limit, or refuse the data
     │   │   └── BodyTooLarge        a body is larger than allowed when it is decompressed
     │   ├── MissingFile         a file of the store is missing, or something else is in its place
@@ -104,8 +104,8 @@ class DamagedBehindCut(DamagedRecord):
 
 
 class UnsupportedRecord(RecordError):
-    """The record is sound, but cannot be imported as it is. A salvage does not skip it, since nothing is damaged.
-    ``reason`` says what to do."""
+    """The record passes RocketMQ's checks, but cannot be imported as it is. ``reason`` says what to do. A salvage does not skip
+    it where nothing is damaged."""
 
     text = "the record {place} cannot be imported: {reason}. Nothing was changed."
 

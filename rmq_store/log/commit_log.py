@@ -96,8 +96,7 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class Unsupported:
-    """The record here is sound, but cannot be imported as it is; ``reason`` says what to do. :func:`walk` yields
-    none."""
+    """The record here passes RocketMQ's checks, but cannot be imported as it is. :func:`walk` yields none."""
 
     commit_log_offset: int
     reason: str

@@ -77,7 +77,7 @@ def _imported(job: ImportJob, task: ImportTask, attempt: str) -> ImportResult:
             raise BadData(f"{task.file.name} became shorter while it was read: import again once its copy is complete")
         chunks.left = -(-(task.end - at) // max(len(data), 1))
         stop: Stop = NothingWritten(at)
-        for item in _parsed(job, data, at, task.file.end_offset):
+        for item in _parsed(job, data, at, task.file.end_offset, skipped):
             if not isinstance(item, pa.Table):
                 stop = item
                 break
@@ -172,19 +172,25 @@ def _too_many_files(task: ImportTask) -> str:
     )
 
 
-def _parsed(job: ImportJob, data: bytes, start: int, file_end: int) -> Iterator[pa.Table | Stop]:
-    """The records of some bytes, in tables of about PART_BYTES, and as the last item why they end."""
+def _parsed(
+    job: ImportJob, data: bytes, start: int, file_end: int, skipped: list[Skipped]
+) -> Iterator[pa.Table | Stop]:
+    """The records of some bytes, in tables of about PART_BYTES, and as the last item why they end. ``skipped`` gets those of
+    several messages that a salvage leaves out, because no client takes them apart."""
     delays_ms = dict(enumerate(job.levels.delays_ms, 1))
     batches: list[pa.RecordBatch] = []
     part_bytes = 0
     for item in record_batches(data, start, file_end, delay_levels=delays_ms, max_body_bytes=job.max_body_bytes):
         if isinstance(item, pa.RecordBatch):
-            item = with_inner_messages(item, delays_ms)
-            if isinstance(item, Unsupported):  # the records before it are not imported either
-                yield item
+            item, refused = with_inner_messages(item, delays_ms)
+            if refused and not job.salvage:  # the records before it are not imported either
+                hint = "No checksum covers its flags and properties; --salvage leaves it out"
+                yield Unsupported(refused[0].begin, f"{refused[0].reason}. {hint}")
                 return
-            batches.append(item)
-            part_bytes += item.nbytes
+            skipped += refused
+            if item.num_rows:
+                batches.append(item)
+                part_bytes += item.nbytes
         if batches and (part_bytes >= PART_BYTES or not isinstance(item, pa.RecordBatch)):
             table = pa.Table.from_batches(batches)
             batches, part_bytes = [], 0
