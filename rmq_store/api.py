@@ -337,7 +337,8 @@ class Store:
         """Deliver the retries and delayed messages that are due; a report per commit, at least one per shard.
 
         ``now``: deliver what is due by this time; None: now, by this host's clock. All shards are tried; then the error of one
-        is raised, such as HeldByAnother, whose text names the shards and whose ``reports`` are those of the others.
+        is raised, such as HeldByAnother, whose text names the shards and whose ``reports`` are those of the others; BadData
+        where a message does not say where it goes, once the rest is delivered.
         """
         check_types(str | None, request_id=request_id)
         id_ = request_id_of(request_id, "deliver", self.host)
@@ -405,7 +406,8 @@ class Store:
             value=value,
             dry_run=dry_run,
         )
-        need_group(self.lake, group)
+        if not request.passes_delayed:
+            need_group(self.lake, group)
         every = self.lake.shards()
         shards = shards_with_queues(every, topic, chosen)
         requests = [(shard, replace(request, queues=of_shard)) for shard, of_shard in shards]

@@ -9,12 +9,15 @@ from enum import StrEnum
 
 from rmq_store.admin.offset_moves import move_proposal, need_reason, next_epoch
 from rmq_store.admin.replay import refuse_replay
-from rmq_store.commit.ctl import Action, Actor, Moved, Proposal, canonical_json
-from rmq_store.commit.positions import Positions, off_id
+from rmq_store.commit.ctl import SCHEDULE_GROUP, Action, Actor, Moved, Proposal, canonical_json
+from rmq_store.commit.positions import Positions, cutover_id, off_id
 from rmq_store.errors import WrongUse
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import SCHEDULE_TOPIC, TIMER_TOPIC
+from rmq_store.window.due import start_in
 from rmq_store.window.shard_view import ShardView
+
+_DELAY_TOPICS = (SCHEDULE_TOPIC, TIMER_TOPIC)
 
 
 class ResetTo(StrEnum):
@@ -56,6 +59,12 @@ class ResetRequest:
             raise WrongUse(f"a reset to {self.to} {'needs a value' if self.value is None else 'takes no value'}")
 
     @property
+    def passes_delayed(self) -> bool:
+        """Whether it moves the delivery's own group to an offset of a delay topic: it passes over messages that cannot be
+        delivered."""
+        return self.group == SCHEDULE_GROUP and self.topic in _DELAY_TOPICS and self.to is ResetTo.OFFSET
+
+    @property
     def action(self) -> Action:
         return Action.RESET
 
@@ -81,7 +90,7 @@ def reset_moves(shard: ShardView, positions: Positions, request: ResetRequest) -
 
 
 def _targets(shard: ShardView, positions: Positions, request: ResetRequest) -> dict[MessageQueue, int]:
-    if request.topic in (SCHEDULE_TOPIC, TIMER_TOPIC):
+    if request.topic in _DELAY_TOPICS and not request.passes_delayed:
         raise WrongUse(f"{request.topic} holds delayed messages: no group reads it, and 'rmq deliver' delivers them")
     known = positions.queues_of(request.topic)
     if not known:
@@ -91,6 +100,8 @@ def _targets(shard: ShardView, positions: Positions, request: ResetRequest) -> d
     if unknown:
         listed = ", ".join(f"{queue.broker_name}:{queue.queue_id}" for queue in known)
         raise WrongUse(f"{unknown[0]} does not exist in shard {shard.name}; topic {request.topic} has {listed}")
+    if request.passes_delayed:
+        _refuse_other_pass(positions, request)
     if request.shown is not None:
         shown = request.shown
         return {queue: checked_offset(positions, queue, shown[queue]) for queue in queues if queue in shown}
@@ -103,6 +114,25 @@ def _targets(shard: ShardView, positions: Positions, request: ResetRequest) -> d
             return shard.search_offsets(positions, queues, request.value or 0)
         case ResetTo.OFFSET:
             return {queue: checked_offset(positions, queue, request.value or 0) for queue in queues}
+
+
+def _refuse_other_pass(positions: Positions, request: ResetRequest) -> None:
+    """Raise WrongUse unless the request names queues, all delay levels of brokers that are cut over, and an offset behind what
+    was delivered there: a message would be delivered a second time. What waits in a lane of the store was stored whole here,
+    and the audit follows it to its delivery."""
+    if not request.queues:
+        raise WrongUse(f"a reset of {request.group} passes over delayed messages: name the queue in which they wait")
+    for queue in request.queues:
+        if queue.topic != SCHEDULE_TOPIC or not positions.get(cutover_id(queue.broker_name)):
+            raise WrongUse(
+                f"{queue} is no delay level of a broker that is cut over: only in these a reset passes over messages"
+            )
+        begin = start_in(positions, queue).offset
+        if (request.value or 0) <= begin:
+            raise WrongUse(
+                f"{queue} is delivered up to offset {begin}: what is before it is not delivered again, and a reset passes over "
+                f"messages from it on. Give an offset after {begin}"
+            )
 
 
 def checked_offset(positions: Positions, queue: MessageQueue, offset: int) -> int:

@@ -29,7 +29,7 @@ def deliver(*, now: NowOption = None, shard: ShardOption = None, options: Reques
 
     Retries become readable for their groups, and delayed messages are written to their topics. Nothing is delivered by
     itself: run this command every minute, or switch on the DAG rmq_deliver_delayed. An error in one shard does not stop the
-    others.
+    others. A message that does not say where it goes stops its own queue only; the error says how to pass over it.
     """
     output, host = Output(options.as_json), Host()
     store = open_store(options.root)

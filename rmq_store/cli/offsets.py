@@ -146,7 +146,8 @@ def reset(
     """Move a group's offsets of one topic.
 
     Give one of --to-time, --to-offset, --to-min and --to-max. The actor and the reason are recorded in the history. A reset
-    wins over a running window, which then cannot commit. Waiting retries do not change.
+    wins over a running window, which then cannot commit. Waiting retries do not change. The group CID_RMQ_SYS_SCHEDULE passes
+    over delayed messages that 'rmq deliver' cannot deliver.
     """
     from rmq_store.admin.reset import ResetRequest
 
@@ -194,7 +195,8 @@ def _reset(
 
     output, settings = Output(options.as_json), optional_settings(options.settings)
     group, topic = request.group, request.topic
-    check_group(store, group, settings)
+    if not request.passes_delayed:
+        check_group(store, group, settings)
     chosen, every = shards_of_request(store, options)
     shards = queues_by_shard(chosen, topic, queues, store if options.shard else None)
     known = known_group(group, settings)

@@ -78,11 +78,11 @@ def rolls(deliver_at: int, now_ms: int) -> bool:
     return now_ms < deliver_at < now_ms + SLOT_MS
 
 
-def deliver_at_of(timer_out: str | None, queue: MessageQueue) -> int:
+def deliver_at_of(timer_out: str | None) -> int:
     """When a message of the wheel is due (UTC ms). Raises BadData when its TIMER_OUT_MS does not say it."""
     timer_out_ms = None if timer_out is None else parse_number(timer_out, 64)
     if timer_out_ms is None:
-        raise BadData(f"{queue}: TIMER_OUT_MS of a message is {timer_out!r}, it must be a time in ms")
+        raise BadData(f"its TIMER_OUT_MS is {timer_out!r:.80}, it must be a time in ms")
     return timer_out_ms + TICK_MS
 
 

@@ -21,6 +21,7 @@ from rmq_store.commit.ctl import (
     Proposal,
     StagedFile,
     canonical_json,
+    is_born_here,
 )
 from rmq_store.commit.positions import (
     Outcome,
@@ -38,9 +39,11 @@ from rmq_store.consumer.pull import Slice
 from rmq_store.consumer.retry import PropertyEdits, delivered_edits, rolled_edits
 from rmq_store.consumer.timer import deliver_at_of, is_coarse, rolls, wheel_slot
 from rmq_store.errors import BadData, HeldByAnother, RmqError, WrongUse
+from rmq_store.message.java_text import parse_number
 from rmq_store.message.message import MessageQueue
-from rmq_store.message.message_const import TIMER_TOPIC, group_of_retry_topic, retry_topic
-from rmq_store.window.due import Due, next_due_ms, start_in
+from rmq_store.message.message_const import TIMER_TOPIC, MessageConst, group_of_retry_topic, retry_topic
+from rmq_store.message.validators import stored_topic_problem
+from rmq_store.window.due import Due, Undeliverable, next_due_ms, start_in
 
 CAP = 100_000
 """The most messages that one commit delivers; the next commit delivers the rest."""
@@ -71,7 +74,8 @@ class DeliverReport:
     delivered: int
     """Messages that reached their real topic."""
     more: bool
-    """Whether the cap left messages that are due already."""
+    """Whether messages are left that are due already: by the cap, or because one in their queue cannot be delivered. The next
+    commit of the request delivers them, or says which message that is."""
     next_due_ms: int | None
     """When the next waiting message is due (UTC ms); None when nothing waits. Of a repeated delivery: of what waits now, so it
     may be past, and 0 is a due time that no delay reaches."""
@@ -94,7 +98,7 @@ def deliver_proposal(
 ) -> Proposal:
     """The commit of a delivery. ``produced``, ``files``: the copies of what is ``due``.
 
-    It records whether the cap left something, so that another attempt of the request goes on after it.
+    It records whether something that is due is left, so that another attempt of the request goes on after it.
     """
     moving = [one for one in due if one.slices]
     grp = grp_id(SCHEDULE_GROUP)
@@ -171,7 +175,7 @@ def already_delivered(shard: str, ctl: Ctl, first_due: Callable[[], int | None])
 
 
 def _more(due: Sequence[Due]) -> bool:
-    return any(one.capped for one in due)
+    return any(one.capped or one.undeliverable for one in due)
 
 
 def _messages(ctl: Ctl) -> int:
@@ -189,9 +193,32 @@ def _groups_of(topics: Iterable[str]) -> list[str]:
 
 
 def nothing_due(shard: str, request_id: str, due: Sequence[Due]) -> DeliverReport:
-    """The report of a delivery when nothing is due."""
+    """The report of a delivery when nothing is due. Raises BadData where something is, and cannot be delivered: what else was
+    due has been delivered before."""
+    if waits := [one.undeliverable for one in due if one.undeliverable is not None]:
+        more = f" And {len(waits) - _MOST_NAMED} queues more wait so." if len(waits) > _MOST_NAMED else ""
+        raise BadData(f"shard {shard}: {' '.join(map(_undeliverable_text, waits[:_MOST_NAMED]))}{more}")
     return DeliverReport(
         status=Status.EMPTY, shard=shard, request_id=request_id, delivered=0, more=False, next_due_ms=next_due_ms(due)
+    )
+
+
+_MOST_NAMED = 3
+
+
+def _undeliverable_text(message: Undeliverable) -> str:
+    """Which message it is, why it cannot be delivered, and what to do."""
+    queue, offset = message.queue, message.offset
+    place = f"--topic {queue.topic} --queue {queue.broker_name}:{queue.queue_id}"
+    text = (
+        f"the message at offset {offset} of {queue.label} cannot be delivered: {message.reason}. What is behind it in its "
+        "queue waits; other queues do not. "
+    )
+    if is_born_here(queue.broker_name):
+        return f"{text}It was stored whole here: restore the store from a backup (docs/backup.md)."
+    return (
+        f"{text}'rmq print {place} --from-offset {offset} --max 1 --body' shows it. To pass over it: rmq reset --group "
+        f"{SCHEDULE_GROUP} {place} --to-offset {offset + 1} --reason ... Then 'rmq send' sends it again, if you know where to."
     )
 
 
@@ -306,8 +333,42 @@ class Step:
     due_ms: int
     """When it is due for its consumers (UTC ms)."""
     queue: MessageQueue | None
-    """The queue of the timer in which it waits until then; None: it goes to its REAL_TOPIC and REAL_QID."""
+    """The queue of the timer in which it waits until then; None: it goes to its ``real_queue``."""
     edits: PropertyEdits
+
+
+def real_queue(topic: str | None, queue_id: str | None, broker_name: str) -> MessageQueue:
+    """Where a delayed message goes, by its REAL_TOPIC and REAL_QID, at a broker. Raises BadData, which says what is wrong with
+    them: no checksum of a broker covers the properties of an imported message. A broker would put a message into a negative
+    queue; here no command could name that."""
+    for name, text in ((MessageConst.REAL_TOPIC, topic), (MessageConst.REAL_QUEUE_ID, queue_id)):
+        if text is None:
+            raise BadData(f"it has no property {name}")
+    if problem := stored_topic_problem(topic):
+        raise BadData(f"its REAL_TOPIC {topic!r:.80} {problem}")
+    number = parse_number(queue_id or "", 32)
+    if number is None or number < 0:
+        raise BadData(f"its REAL_QID is {queue_id!r:.80}, it must be a whole number from 0 to 2147483647")
+    return MessageQueue(topic or "", broker_name, number)
+
+
+def place_problem(topic: str | None, queue_id: str | None) -> str | None:
+    """What is wrong with a message's REAL_TOPIC and REAL_QID; None: it has a ``real_queue``."""
+    try:
+        real_queue(topic, queue_id, "")
+    except BadData as error:
+        return str(error)
+    return None
+
+
+def time_problem(queue: MessageQueue, timer_out: str | None) -> str | None:
+    """What is wrong with the TIMER_OUT_MS of a message in the queue; None: nothing, or it does not matter there."""
+    try:
+        if is_coarse(queue):
+            deliver_at_of(timer_out)
+    except BadData as error:
+        return str(error)
+    return None
 
 
 def step(slice_: Slice, due_ms: int, timer_out: str | None, now_ms: int) -> Step:
@@ -318,7 +379,7 @@ def step(slice_: Slice, due_ms: int, timer_out: str | None, now_ms: int) -> Step
     """
     queue, stored_ms = slice_.queue, slice_.store_timestamp or 0
     if is_coarse(queue):
-        due_ms = deliver_at_of(timer_out, queue)
+        due_ms = deliver_at_of(timer_out)
         if rolls(due_ms, now_ms):
             slot = wheel_slot(due_ms, now_ms)
             return Step(due_ms, MessageQueue(queue.topic, queue.broker_name, slot.queue_id), rolled_edits(stored_ms))

@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from rmq_store.commit.ctl import SCHEDULE_GROUP, Produced, is_born_here, lane
 from rmq_store.commit.decide import MAX_SKEW_MS
@@ -35,6 +36,15 @@ def no_gaps(queue: MessageQueue) -> Sequence[QueueRange]:
 
 
 @dataclass(frozen=True, slots=True)
+class Undeliverable:
+    """A message that is due and does not say where it goes. Its queue waits at it: its offset can only move forwards."""
+
+    queue: MessageQueue
+    offset: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Due:
     """What to move from one queue."""
 
@@ -47,6 +57,8 @@ class Due:
     """When the first segment that is not due yet will be (UTC ms). None: there is none, or more than the cap is due."""
     capped: bool
     """Whether the cap left something that is due."""
+    undeliverable: Undeliverable | None = None
+    """The message at which the queue waits; what is before it moves."""
 
     @property
     def range(self) -> QueueRange:
@@ -72,6 +84,7 @@ def select_due(
     clock_ms: int | None = None,
     queues: Sequence[MessageQueue] | None = None,
     gaps_of: GapsOf = no_gaps,
+    undeliverable: Mapping[MessageQueue, Undeliverable] = MappingProxyType({}),
 ) -> list[Due]:
     """Per waiting queue what is due at ``now_ms`` (UTC ms), oldest first over all queues, up to ``cap`` messages.
 
@@ -84,10 +97,13 @@ def select_due(
     with more of the queues in which all of that is due. ``gaps_of`` is asked at a hole: the gap of a salvage is passed over, as
     RocketMQ passes over an entry whose message it does not find (rules 11.3). Raises BadData for another hole in a queue before
     its first message that is not due.
+
+    ``undeliverable``: by queue the first message that cannot be delivered, where one is known. Nothing is chosen from it on, so
+    it takes none of the cap from other queues.
     """
     latest_ms = max(now_ms, clock_ms or now_ms) + MAX_SKEW_MS
     chosen = waiting_queues(positions, local_broker) if queues is None else queues
-    ranges = (_waiting_range(positions, queue) for queue in chosen)
+    ranges = [_before(_waiting_range(positions, queue), undeliverable.get(queue)) for queue in chosen]
     waiting = [
         _WaitingQueue(r.begin, r, now_ms, latest_ms + longest_wait_ms(r.queue, levels), cap, gaps_of)
         for r in ranges
@@ -97,7 +113,14 @@ def select_due(
         segments = segments_of([queue.next_piece() for queue in unread])
         for queue in unread:
             queue.look_at(segments.get(queue.unread.queue, ()))
-    return _capped(waiting, cap)
+    begins = {range_.queue: range_.begin for range_ in ranges}
+    nothing = {queue: Due(queue, begins[queue], (), None, capped=False) for queue in undeliverable}
+    due = nothing | {one.queue: one for one in _capped(waiting, cap)}
+    return [replace(due[queue], undeliverable=undeliverable.get(queue)) for queue in sorted(due)]
+
+
+def _before(range_: QueueRange, undeliverable: Undeliverable | None) -> QueueRange:
+    return range_ if undeliverable is None else replace(range_, end=undeliverable.offset)
 
 
 @dataclass(slots=True)

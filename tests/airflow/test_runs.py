@@ -25,6 +25,7 @@ import pytest
 from sqlalchemy import select
 
 from rmq_store.broker_files.config_files import parse_consumer_offsets, parse_delay_offsets
+from rmq_store.cli import main
 from rmq_store.commit.claim import Wish
 from rmq_store.commit.ctl import Actor
 from rmq_store.commit.positions import own_queue_id
@@ -48,6 +49,7 @@ from tests.airflow.conftest import (
     run_note,
     wait_until_due,
 )
+from tests.contract.test_import_store import store_of
 
 pytestmark = [pytest.mark.filterwarnings(ignored) for ignored in WARNINGS_OF_AIRFLOW]
 
@@ -637,6 +639,30 @@ def test_a_reset_shows_first_and_moves_only_when_told_to(deployed: LakeStore, ru
     )
     assert again["move"][0]["status"] == "already_committed"
     assert value(deployed, "SELECT count(*) FROM offset_history WHERE action = 'reset'") == 2
+
+
+def test_a_reset_passes_over_a_delayed_message_that_no_run_can_deliver(
+    deployed: LakeStore,
+    run: Run,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    level = {"topic": "SCHEDULE_TOPIC_XXXX", "queue_id": 2}
+    goes_to = ({"REAL_TOPIC": "Later", "REAL_QID": "p"}, {"REAL_TOPIC": "Later", "REAL_QID": "0"})
+    values = [level | {"properties": {"DELAY": "3", "UNIQ_KEY": f"k{n}"} | to} for n, to in enumerate(goes_to)]
+    folder = str(store_of(tmp_path / "broker", *values))
+    for command in (["import-store", folder, "--shard", "b"], ["cutover", "--reason", "moved", "--shard", "b"]):
+        assert main([*command, "--root", deployed.root.location, "--broker", "broker-b"]) == 0
+    failed = run("rmq_deliver_delayed")
+    heard = capsys.readouterr()
+    assert (failed["state"], failed["deliver"]) == ("failed", "failed")
+    assert "offset 0 of SCHEDULE_TOPIC_XXXX broker-b:2 cannot be delivered" in heard.out + heard.err + caplog.text
+    past = {"group": "CID_RMQ_SYS_SCHEDULE", "topic": "SCHEDULE_TOPIC_XXXX", "queues": ["broker-b:2"], "to": "offset"}
+    moved = run("rmq_reset_offset", past | {"offset": 1, "reason": "its queue is not known", "dry_run": False})
+    assert moved["move"][0]["moves"] == [["broker-b:2", None, 1]]
+    delivered = run("rmq_deliver_delayed", again=failed["run"])
+    assert {one["shard"]: one["delivered"] for one in delivered["deliver"]} == {"b": 1, "broker-a": 0}
 
 
 UNKNOWN = "unknown parameter 'queue'"

@@ -18,7 +18,6 @@ from rmq_store.consumer.delay import parse_delay_level
 from rmq_store.consumer.timer import deliver_at_of
 from rmq_store.errors import BadData, WrongUse
 from rmq_store.log.record import parse_level
-from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_id import decode_offset_message_id, host_bytes
 from rmq_store.producer.json_messages import Lines, read_lines
 from rmq_store.utils.numbers import whole_number
@@ -53,7 +52,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "a time": parse_time,
     "a time span": lambda text: parse_duration(f"{text}ms"),
     "a level": lambda text: parse_delay_level(f"{text}s")[0] // 1000,
-    "a property of the timer": lambda text: deliver_at_of(text, MessageQueue("T", "b", 0)) - 1000,
+    "a property of the timer": lambda text: deliver_at_of(text) - 1000,
     "a line of messages": lambda text: _sent(text).messages[0].delay_ms,
 }
 

@@ -28,9 +28,11 @@ class RmqDeliverDelayedOperator(RmqOperator):
     Deliver the retries and delayed messages that are due, in all delay levels and shards. No Spark session starts.
 
     An error in one shard does not stop the others; the task fails once all were tried, and is retried where waiting can help
-    one of them. For each group with ``consume_retries`` whose retries were delivered, the task's success is an event of the
-    group's :func:`~rmq_store.airflow.assets.retries_asset`. So is that of a run with a logical date, such as one of a schedule,
-    for a group whose retries were delivered since the task's last success and are not read yet: by a run that failed, or by
+    one of them. A message that does not say where it goes stops its own queue, and the task fails once the rest is delivered.
+
+    For each group with ``consume_retries`` whose retries were delivered, the task's success is an event of the group's
+    :func:`~rmq_store.airflow.assets.retries_asset`. So is that of a run with a logical date, such as one of a schedule, for a
+    group whose retries were delivered since the task's last success and are not read yet: by a run that failed, or by
     ``rmq deliver``.
     """
 

@@ -15,7 +15,7 @@ from rmq_store.utils.suggestions import did_you_mean, listed
 def need_group(store: LakeStore, name: str, others: Collection[str] = ()) -> None:
     """Raise WrongUse for a group that is neither in the store nor in ``others``, as a broker does (SUBSCRIPTION_GROUP_NOT_EXIST
     26): no consumer would read at its offsets. The system group of deliveries does not count: moved back, it would deliver
-    messages twice."""
+    messages twice. A reset that ``passes_delayed`` does not ask here."""
     known: set[str] = set()
     for names in (others, _of_positions(store), _observed(store)):  # the slowest look-up comes last
         known |= set(names)

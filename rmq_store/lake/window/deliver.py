@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
+from types import MappingProxyType
 
 from rmq_store.commit.claim import Wish
 from rmq_store.commit.ctl import SCHEDULE_GROUP, Action, Actor
@@ -23,6 +24,7 @@ from rmq_store.lake.table.stage import NewFile, stage
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.delivered_rows import delivered_rows
 from rmq_store.lake.window.outcome_ranges import NO_MESSAGE, outcome_ranges
+from rmq_store.message.message import MessageQueue
 from rmq_store.utils.host import Host
 from rmq_store.window.deliver import (
     CAP,
@@ -34,7 +36,7 @@ from rmq_store.window.deliver import (
     moved_to,
     nothing_due,
 )
-from rmq_store.window.due import Due, GapsOf, first_due, select_due, still_due
+from rmq_store.window.due import Due, GapsOf, Undeliverable, first_due, select_due, still_due
 
 
 def deliver(
@@ -50,7 +52,8 @@ def deliver(
     """Move what is due at ``now_ms`` (UTC ms; default: this host's clock) to its real topic, in one commit of at most ``cap``
     messages.
 
-    Raises HeldByAnother when another delivery of the shard runs, and the errors of ``commit``.
+    A message that does not say where it goes stops its own queue. Raises BadData, which names it, when nothing else is due;
+    HeldByAnother when another delivery of the shard runs; and the errors of ``commit``.
     """
     started_ms = host.now_ms()
     request = DeliverRequest(request_id, actor, started_ms if now_ms is None else now_ms, cap)
@@ -63,14 +66,20 @@ def deliver(
     with claimed(shard, wish, host) as claim:
         reached("2.claimed")
         positions = shard.positions()
-        # Another delivery may have committed before this one got the claim.
-        due = _plan(store, shard, request, host, due)
-        if isinstance(due, DeliverReport):
-            claim.release()
-            return due
-        moving = [one for one in due if one.slices]
-        commit_id = host.new_commit_id()
-        rows, runs = delivered_rows(shard, moving, commit_id, request.now_ms)
+        waits: dict[MessageQueue, Undeliverable] = {}
+        while True:
+            # Another delivery may have committed before this one got the claim.
+            due = _plan(store, shard, request, host, due, waits)
+            if isinstance(due, DeliverReport):
+                claim.release()
+                return due
+            moving = [one for one in due if one.slices]
+            commit_id = host.new_commit_id()
+            copies = delivered_rows(shard, moving, commit_id, request.now_ms)
+            if not isinstance(copies, dict):
+                break
+            waits |= copies
+        rows, runs = copies
         file = stage(shard.root, shard.commitlog.path, NewFile(kind="msg", name=f"{commit_id}-00000", rows=rows))
         produced = [moved_to(run.queue, run.count, run.first_row, file.path, run.due_ms) for run in runs]
         files = [file]
@@ -119,14 +128,20 @@ def _gaps_of(shard: Shard) -> GapsOf:
 
 
 def _plan(
-    store: LakeStore, shard: Shard, request: DeliverRequest, host: Host, before: Sequence[Due] = ()
+    store: LakeStore,
+    shard: Shard,
+    request: DeliverRequest,
+    host: Host,
+    before: Sequence[Due] = (),
+    waits: Mapping[MessageQueue, Undeliverable] = MappingProxyType({}),
 ) -> Sequence[Due] | DeliverReport:
     """What is due, or the report that there is nothing to do for this request. ``before``: what an earlier plan chose; the
-    answer while no other delivery has moved any of it."""
+    answer while no other delivery has moved any of it. ``waits``: what was found in it that cannot be delivered. Raises the
+    BadData of ``nothing_due``."""
     if parts := shard.ctls_of_request(request.request_id, SCHEDULE_GROUP, Action.DELIVER):
         return already_delivered(shard.name, parts[0], partial(_first_due_ms, store, shard, host))
     positions = shard.positions()
-    if before and still_due(positions, before):
+    if before and not waits and still_due(positions, before):
         return before
     clock_ms = host.now_ms()  # read after the positions, so that what they hold is not from the future
     due = select_due(
@@ -138,5 +153,6 @@ def _plan(
         cap=request.cap,
         clock_ms=clock_ms,
         gaps_of=_gaps_of(shard),
+        undeliverable=waits,
     )
     return due if any(one.slices for one in due) else nothing_due(shard.name, request.request_id, due)

@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 from rmq_store.commit.ctl import SCHEDULE_GROUP
 from rmq_store.consumer.pull import Slice
 from rmq_store.consumer.timer import is_coarse
-from rmq_store.errors import BadData
 from rmq_store.lake.read.slice_rows import rows_of_slices
 from rmq_store.lake.table import tables
 from rmq_store.lake.table.arrow_maps import edit_maps
@@ -26,8 +25,8 @@ from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.tags_codes import tags_codes
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import MessageConst
-from rmq_store.window.deliver import CAUSE, Step, step
-from rmq_store.window.due import Due
+from rmq_store.window.deliver import CAUSE, Step, place_problem, real_queue, step, time_problem
+from rmq_store.window.due import Due, Undeliverable
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
 
@@ -49,19 +48,25 @@ class Run:
     """When the first of them is due (UTC ms)."""
 
 
-def delivered_rows(shard: Shard, due: Sequence[Due], commit_id: str, now_ms: int) -> tuple[pa.Table, list[Run]]:
-    """The copies of what is due, sorted by their queue, due time, and place before; and their runs.
+def delivered_rows(
+    shard: Shard, due: Sequence[Due], commit_id: str, now_ms: int
+) -> tuple[pa.Table, list[Run]] | dict[MessageQueue, Undeliverable]:
+    """The copies of what is due, sorted by their queue, due time, and place before; and their runs. Where messages do not say
+    where they go, by queue the first of them.
 
-    Raises MissingFile and BadData for a segment that cannot be read, BadData for a message that does not say where it goes.
+    Raises MissingFile and BadData for a segment that cannot be read.
     """
     moves = [(slice_, due_at) for one in due for due_at, slice_ in one.slices]
     slices = [slice_ for slice_, _ in moves]
     rows = rows_of_slices(shard.root, shard.commitlog.path, slices, _KEPT)
     slice_of = np.repeat(np.arange(len(slices)), [len(slice_) for slice_ in slices])
     offsets = np.concatenate([np.arange(slice_.begin, slice_.end) for slice_ in slices])
+    places = _Places.of(rows.column("properties"))
+    if undeliverable := _undeliverable(slices, slice_of, offsets, places, rows):
+        return undeliverable
     steps, step_of = _steps(moves, slice_of, rows, now_ms)
     due_ms = np.array([one.due_ms for one in steps])[step_of]
-    targets, target_of = _targets(shard, slices, slice_of, steps, step_of, rows)
+    targets, target_of = _targets(shard, steps, step_of, places)
     origins = sorted({slice_.queue for slice_ in slices})
     place = {queue: number for number, queue in enumerate(origins)}
     origin_of = np.array([place[slice_.queue] for slice_ in slices])[slice_of]
@@ -109,33 +114,63 @@ def _steps(
     return steps, step_of
 
 
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Where rows say that they go."""
+
+    pairs: Sequence[tuple[str | None, str | None]]
+    """The distinct pairs of REAL_TOPIC and REAL_QID."""
+    pair_of: Numbers
+    """The number of each row's pair."""
+
+    @staticmethod
+    def of(maps: pa.ChunkedArray) -> _Places:
+        """``maps``: the properties of the rows."""
+        topics, queue_ids = (
+            _property(maps, name).dictionary_encode(null_encoding="encode")
+            for name in (MessageConst.REAL_TOPIC, MessageConst.REAL_QUEUE_ID)
+        )
+        names, ids = topics.dictionary.to_pylist(), queue_ids.dictionary.to_pylist()
+        numbers = topics.indices.to_numpy().astype(np.int64) * len(ids) + queue_ids.indices.to_numpy()
+        distinct, pair_of = np.unique(numbers, return_inverse=True)
+        return _Places([(names[number // len(ids)], ids[number % len(ids)]) for number in distinct.tolist()], pair_of)
+
+
+def _undeliverable(
+    slices: Sequence[Slice], slice_of: Numbers, offsets: Numbers, places: _Places, rows: pa.Table
+) -> dict[MessageQueue, Undeliverable]:
+    """By queue the first message that does not say where it goes."""
+    in_slots = np.array([is_coarse(slice_.queue) for slice_ in slices])[slice_of]
+    unclear = np.array([place_problem(*pair) is not None for pair in places.pairs])[places.pair_of]
+    suspects = np.flatnonzero(unclear | in_slots)
+    if not len(suspects):
+        return {}
+    timer_outs = _property(rows.column("properties").take(pa.array(suspects)), MessageConst.TIMER_OUT_MS)
+    undeliverable: dict[MessageQueue, Undeliverable] = {}
+    for row, timer_out in zip(suspects.tolist(), timer_outs.to_pylist(), strict=True):
+        queue = slices[slice_of[row]].queue
+        if queue in undeliverable:
+            continue
+        reason = place_problem(*places.pairs[places.pair_of[row]]) or time_problem(queue, timer_out)
+        if reason is not None:
+            undeliverable[queue] = Undeliverable(queue, int(offsets[row]), reason)
+    return undeliverable
+
+
 def _targets(
-    shard: Shard, slices: Sequence[Slice], slice_of: Numbers, steps: Sequence[Step], step_of: Numbers, rows: pa.Table
+    shard: Shard, steps: Sequence[Step], step_of: Numbers, places: _Places
 ) -> tuple[list[MessageQueue], Numbers]:
-    """The queues to which the rows go, sorted, and the number of each row's queue: that of its step, else its REAL_TOPIC and
-    REAL_QID on the local broker."""
+    """The queues to which the rows go, sorted, and the number of each row's queue: that of its step, else its ``real_queue``
+    on the local broker."""
     queues: list[MessageQueue] = [one.queue for one in steps if one.queue is not None]
     stays = np.array([one.queue is not None for one in steps])
-    queue_of = (np.cumsum(stays) - 1)[step_of]
-    leaving = np.flatnonzero(~stays[step_of])
-    if len(leaving):
-        maps = rows.column("properties").take(pa.array(leaving)) if len(leaving) < rows.num_rows else rows["properties"]
-        topics, queue_ids = _property(maps, MessageConst.REAL_TOPIC), _property(maps, MessageConst.REAL_QUEUE_ID)
-        missing = pc.or_(pc.is_null(topics), pc.is_null(queue_ids)).to_numpy(zero_copy_only=False)
-        if missing.any():
-            slice_ = slices[slice_of[leaving[missing.argmax()]]]
-            raise BadData(
-                f"{slice_.queue} [{slice_.begin}, {slice_.end}): a message does not say its REAL_TOPIC and REAL_QID"
-            )
-        topics = topics.dictionary_encode()
-        places = np.stack([topics.indices.to_numpy(), queue_ids.cast(pa.int32()).to_numpy()])
-        distinct, number_of = np.unique(places, axis=1, return_inverse=True)
-        queue_of[leaving] = len(queues) + number_of.reshape(-1)
-        names = topics.dictionary.to_pylist()
-        queues += [MessageQueue(names[topic], shard.local_broker, queue_id) for topic, queue_id in distinct.T.tolist()]
-    targets = sorted(set(queues))
+    queue_of = np.where(stays[step_of], (np.cumsum(stays) - 1)[step_of], len(queues) + places.pair_of)
+    queues += [real_queue(topic, queue_id, shard.local_broker) for topic, queue_id in places.pairs]
+    distinct, queue_of = np.unique(queue_of, return_inverse=True)
+    reached = [queues[number] for number in distinct.tolist()]
+    targets = sorted(set(reached))
     place = {queue: number for number, queue in enumerate(targets)}
-    return targets, np.array([place[queue] for queue in queues])[queue_of]
+    return targets, np.array([place[queue] for queue in reached])[queue_of]
 
 
 def _properties(steps: Sequence[Step], step_of: Numbers, maps: pa.Array) -> pa.Array:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
+from types import MappingProxyType
 
 from rmq_store.commit.claim import Wish
 from rmq_store.commit.ctl import SCHEDULE_GROUP, Action, Actor, Produced
 from rmq_store.consumer.retry import PropertyEdits
-from rmq_store.errors import BadData
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import MessageConst
 from rmq_store.utils.host import Host
@@ -24,9 +24,12 @@ from rmq_store.window.deliver import (
     deliver_proposal,
     moved_to,
     nothing_due,
+    place_problem,
+    real_queue,
     step,
+    time_problem,
 )
-from rmq_store.window.due import Due, first_due, select_due, still_due
+from rmq_store.window.due import Due, Undeliverable, first_due, select_due, still_due
 from tests.oracle.memory.claim import claimed
 from tests.oracle.memory.commit import commit, tally_of_range
 from tests.oracle.memory.rows import MessageRow, Provenance, Stored
@@ -58,13 +61,19 @@ def deliver(
     with claimed(shard, wish, host) as claim:
         shard.on_step("2.claimed")
         positions = shard.positions()
-        # Another delivery may have committed before this one got the claim.
-        due = _plan(store, shard, request, host, due)
-        if isinstance(due, DeliverReport):
-            claim.release()
-            return due
-        moving = [one for one in due if one.slices]
-        commit_id = host.new_commit_id()
+        waits: dict[MessageQueue, Undeliverable] = {}
+        while True:
+            # Another delivery may have committed before this one got the claim.
+            due = _plan(store, shard, request, host, due, waits)
+            if isinstance(due, DeliverReport):
+                claim.release()
+                return due
+            moving = [one for one in due if one.slices]
+            commit_id = host.new_commit_id()
+            found = [one for of_queue in moving if (one := _undeliverable(shard, of_queue)) is not None]
+            if not found:
+                break
+            waits |= {one.queue: one for one in found}
         copies = sorted(
             (copy for one in moving for copy in _copies(shard, one, request.now_ms)), key=lambda copy: copy[:4]
         )
@@ -90,17 +99,22 @@ def deliver(
 
 
 def _plan(
-    store: MemoryStore, shard: MemoryShard, request: DeliverRequest, host: Host, before: Sequence[Due] = ()
+    store: MemoryStore,
+    shard: MemoryShard,
+    request: DeliverRequest,
+    host: Host,
+    before: Sequence[Due] = (),
+    waits: Mapping[MessageQueue, Undeliverable] = MappingProxyType({}),
 ) -> Sequence[Due] | DeliverReport:
     """What is due, or the report that there is nothing to do for this request. ``before``: what an earlier plan chose; the
-    answer while no other delivery has moved any of it."""
+    answer while no other delivery has moved any of it. ``waits``: what was found in it that cannot be delivered."""
     if parts := shard.ctls_of_request(request.request_id, SCHEDULE_GROUP, Action.DELIVER):
         waiting = partial(
             first_due, shard.positions(), shard.segments_of, shard.local_broker, store.levels, host.now_ms()
         )
         return already_delivered(shard.name, parts[0], waiting)
     positions = shard.positions()
-    if before and still_due(positions, before):
+    if before and not waits and still_due(positions, before):
         return before
     clock_ms = host.now_ms()  # read after the positions, so that what they hold is not from the future
     due = select_due(
@@ -111,6 +125,7 @@ def _plan(
         now_ms=request.now_ms,
         cap=request.cap,
         clock_ms=clock_ms,
+        undeliverable=waits,
     )
     return due if any(one.slices for one in due) else nothing_due(shard.name, request.request_id, due)
 
@@ -120,19 +135,29 @@ def _copies(shard: MemoryShard, due: Due, now_ms: int) -> list[tuple[MessageQueu
     copies = []
     for due_at, slice_ in due.slices:
         for message in shard.read(slice_):
-            move = step(slice_, due_at, message.row.properties.get(MessageConst.TIMER_OUT_MS), now_ms)
-            target = move.queue or _real_queue(shard, message)
+            move = step(slice_, due_at, _timer_out(message), now_ms)
+            target = move.queue or real_queue(*_real_place(message), shard.local_broker)
             copies.append((target, move.due_ms, message.queue, message.queue_offset, _copy(message, move.edits)))
     return copies
 
 
-def _real_queue(shard: MemoryShard, message: Stored) -> MessageQueue:
-    """REAL_TOPIC and REAL_QID, on the lake's own broker."""
-    topic = message.row.properties.get(MessageConst.REAL_TOPIC)
-    queue_id = message.row.properties.get(MessageConst.REAL_QUEUE_ID)
-    if topic is None or queue_id is None:
-        raise BadData(f"{message.queue} offset {message.queue_offset} does not say its REAL_TOPIC and REAL_QID")
-    return MessageQueue(topic, shard.local_broker, int(queue_id))
+def _undeliverable(shard: MemoryShard, due: Due) -> Undeliverable | None:
+    """The first message in one queue that does not say where it goes."""
+    for _, slice_ in due.slices:
+        for message in shard.read(slice_):
+            reason = place_problem(*_real_place(message)) or time_problem(message.queue, _timer_out(message))
+            if reason is not None:
+                return Undeliverable(message.queue, message.queue_offset, reason)
+    return None
+
+
+def _real_place(message: Stored) -> tuple[str | None, str | None]:
+    properties = message.row.properties
+    return properties.get(MessageConst.REAL_TOPIC), properties.get(MessageConst.REAL_QUEUE_ID)
+
+
+def _timer_out(message: Stored) -> str | None:
+    return message.row.properties.get(MessageConst.TIMER_OUT_MS)
 
 
 def _copy(message: Stored, edits: PropertyEdits) -> MessageRow:
