@@ -36,6 +36,7 @@ from rmq_store.commit.positions import (
     send_id,
     sub_id,
 )
+from rmq_store.consumer.timer import SLOT_MS
 from rmq_store.errors import BadData, LogDamaged
 from rmq_store.lake.audit.audit import audit
 from rmq_store.lake.audit.finding import ADVICE, Finding, Problem
@@ -50,6 +51,7 @@ from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.maintain.files_to_join import Limits
 from rmq_store.message.message import MessageQueue
+from rmq_store.message.message_const import SCHEDULE_TOPIC, TIMER_TOPIC
 from rmq_store.utils.host import Host
 from tests.contract.test_import_store import store_of
 from tests.faults.answers import Clock, set_clock
@@ -151,6 +153,40 @@ def in_first(column: str, **values: Any) -> Callable[[Row], Row]:
     return change
 
 
+def in_segments_of(topic: str, **changes: Callable[[Row], int | None]) -> Callable[[Row], Row]:
+    """Other values in the segments of a topic of a record, each made of the segment."""
+
+    def change(row: Row) -> Row:
+        assert any(segment["topic"] == topic for segment in row["produced"])
+        return row | {
+            "produced": [
+                segment | {name: value(segment) for name, value in changes.items()}
+                if segment["topic"] == topic
+                else segment
+                for segment in row["produced"]
+            ]
+        }
+
+    return change
+
+
+def delayed_send(change: Callable[[Row], Row]) -> Plant:
+    """Another record of the send of a message that waits in the timer, and derived tables that agree with it."""
+
+    def plant(at: PlantedShard) -> None:
+        sends = at.shard.ctls_since(0, action="send")
+        (commit_id,) = (ctl.commit_id for ctl in sends if ctl.produced[0].queue.topic == TIMER_TOPIC)
+        (file,) = (file for file in at.files(kind="ctl") if commit_id in file)
+        at.rewrite_rows(file, change)
+        rebuild(at.shard, Host())
+
+    return plant
+
+
+def later(name: str, by_ms: int) -> Callable[[Row], int]:
+    return lambda segment: (segment[name] or 0) + by_ms
+
+
 def in_both(action: str, change: Callable[[Row], Row]) -> Plant:
     """Another record of the newest commit with an action, in the log and in the table ``commits``. No commit could be made from
     it, so that nothing but SQL reads it."""
@@ -164,6 +200,19 @@ def in_both(action: str, change: Callable[[Row], Row]) -> Plant:
             at.rewrite_rows(of_table, lambda row: change(row) if row["commit_id"] == commit_id else row, "commits")
 
     return plant
+
+
+def earlier_than_the_one_before(at: PlantedShard) -> None:
+    """All times of the newest send: of its record, its segments and the end of its queue."""
+    positions, app_id = at.shard.positions(), max_id(SENT)
+    at_ms = at.shard.ctls_since(0, action="send")[0].store_timestamp - 1
+
+    def change(row: Row) -> Row:
+        times = dict.fromkeys(("min_store_timestamp", "max_store_timestamp"), at_ms)
+        return row | {"store_timestamp": at_ms, "produced": [segment | times for segment in row["produced"]]}
+
+    at.rewrite_record("send", change)
+    at.set_position(app_id, positions.max_offset(SENT), at_ms=at_ms)
 
 
 def overlapping(at: PlantedShard) -> None:
@@ -597,6 +646,46 @@ FAULTS: dict[str, tuple[Plant, Problem]] = {
         Problem.RECORDED_FILE_DIFFERS,
     ),
     "records with other fields than those of their actions": (with_other_fields, Problem.RECORD_NOT_VALID),
+    "a sent segment with an earlier least time": (
+        record("send", in_segments_of("Notes", min_store_timestamp=later("min_store_timestamp", -1))),
+        Problem.RECORD_NOT_VALID,
+    ),
+    "a sent segment with other times": (
+        record(
+            "send",
+            in_segments_of(
+                "Notes",
+                min_store_timestamp=later("min_store_timestamp", 5),
+                max_store_timestamp=later("max_store_timestamp", 5),
+            ),
+        ),
+        Problem.RECORD_NOT_VALID,
+    ),
+    "an imported segment with a least time after the greatest": (
+        record("import", in_segments_of("Orders", min_store_timestamp=later("max_store_timestamp", 1))),
+        Problem.RECORD_NOT_VALID,
+    ),
+    "a send before the one before": (earlier_than_the_one_before, Problem.RECORD_NOT_VALID),
+    "a retry that is due earlier": (
+        record("consume", in_segments_of(SCHEDULE_TOPIC, deliver_at=later("deliver_at", -1000))),
+        Problem.RECORD_NOT_VALID,
+    ),
+    "a retry that is not due": (
+        record("consume", in_segments_of(SCHEDULE_TOPIC, deliver_at=lambda _: None)),
+        Problem.RECORD_NOT_VALID,
+    ),
+    "sent messages that are due": (
+        record("send", in_segments_of("Notes", deliver_at=lambda _: 0)),
+        Problem.RECORD_NOT_VALID,
+    ),
+    "a timer's message that is due a second earlier": (
+        delayed_send(in_segments_of(TIMER_TOPIC, deliver_at=later("deliver_at", -1000))),
+        Problem.RECORD_NOT_VALID,
+    ),
+    "a timer's message that is due a slot later": (
+        delayed_send(in_segments_of(TIMER_TOPIC, deliver_at=later("deliver_at", SLOT_MS))),
+        Problem.RECORD_NOT_VALID,
+    ),
     "an import without its fingerprint": (record("import", without_parameter("fingerprint")), Problem.RECORD_NOT_VALID),
     "an import without the name of its broker": (
         record("import", without_parameter("broker_name")),
@@ -815,9 +904,11 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with one shard, in which a bit of everything has happened."""
     folder = tmp_path_factory.mktemp("sound")
     made = small_store(folder, [SHARD])
-    for number in range(2):
+    for number, delay_ms in enumerate((None, HOUR_MS, None)):
         open_store(folder).send(
-            [Message("Notes", b"note")], create_queues=None if number else 1, request_id=f"2026-11-20-n{number}"
+            [Message("Notes", b"note", delay_ms=delay_ms)],
+            create_queues=None if number else 1,
+            request_id=f"2026-11-20-n{number}",
         )
     made.dispatch()
     assert audit(made.store) == []

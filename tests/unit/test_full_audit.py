@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,12 @@ from rmq_store.lake.table.object_store import Root
 from rmq_store.message.message import MessageQueue
 
 QUEUE = MessageQueue("Orders", "broker-a", 0)
+LEVEL_QUEUE = MessageQueue("SCHEDULE_TOPIC_XXXX", "broker-a", 2)
+SECOND = MessageQueue("rmq_sys_wheel_timer", "lake-broker-a~", 88)
+SLOT = MessageQueue("rmq_sys_wheel_timer", "lake-broker-a~", 512 + 234)
+DUE_MS = 1_000_000_600_000
+"""In the second 88 of 512."""
+SLOT_MS = 256_000
 
 
 def segments(files: int) -> pa.Table:
@@ -35,7 +42,7 @@ def test_a_task_gets_the_segments_of_its_file_only() -> None:
     by_file = segments_by_file(segments(2_000))
     assert len(by_file) == 2_000
     assert by_file["kind=msg/00007.parquet"].to_pylist()[0]["base_offset"] == 70
-    assert len(pickle.dumps(by_file["kind=msg/00007.parquet"])) < 2_000
+    assert len(pickle.dumps(by_file["kind=msg/00007.parquet"])) < 3_000
 
 
 def test_a_task_gets_the_origins_in_its_file_only() -> None:
@@ -56,3 +63,101 @@ def test_a_file_without_single_keys_is_wrong_where_a_search_looks_into_its_filte
     job = ContentJob(root=Root.parse(str(tmp_path)), table=".")
     content = read_content(job, ContentTask(path="f.parquet", kind="msg", sha256=None), "")
     assert (content.error, {one.problem for one in content.problems}) == (None, wrong)
+
+
+Row = dict[str, object]
+TIMES = (50, 10, 30)
+ROWS: list[Row] = [{"store_timestamp": ms, "tags_code": 0} for ms in TIMES]
+WAITING: list[Row] = [{"store_timestamp": ms, "tags_code": 100 + ms, "deliver_at": 100 + ms} for ms in TIMES]
+FROM_10_TO_50 = {"min_store_timestamp": 10, "max_store_timestamp": 50}
+
+
+def of_timer(due_ms: int) -> Row:
+    return {"tags_code": 0, "properties": [("TIMER_OUT_MS", str(due_ms - 1000))]}
+
+
+def facts(tmp_path: Path, queue: MessageQueue, rows: Sequence[Row], **said: object) -> list[tuple[str, object]]:
+    """What is named of a file with these rows. ``said``: of its segment."""
+    place = {"topic": queue.topic, "broker_name": queue.broker_name, "queue_id": queue.queue_id}
+    stored = "store_timestamp" in rows[0]
+    each = [
+        place | {"queue_offset": 10 + n if stored else None, "rel": n, "properties": []} | row
+        for n, row in enumerate(rows)
+    ]
+    if queue.broker_name.startswith("lake-"):
+        each = [
+            {"body_crc": 0, "magic": -626843481, "sys_flag": 0, "flag": 0, "reconsume_times": 0} | row for row in each
+        ]
+    pq.write_table(pa.Table.from_pylist(each, schema=tables.MSG), tmp_path / "f.parquet")
+    segment = place | {"base_offset": 10, "end_offset": 10 + len(rows), "first_row": 0, "rel": 0} | said
+    task = ContentTask(
+        path="f.parquet", kind="msg", sha256=None, segments=pa.Table.from_pylist([segment], schema=SEGMENTS)
+    )
+    content = read_content(ContentJob(root=Root.parse(str(tmp_path)), table="."), task, "")
+    assert content.error is None
+    return [(str(one.detail), (one.begin, one.end)) for one in content.problems]
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (FROM_10_TO_50, []),
+        (FROM_10_TO_50 | {"trimmed": True}, []),
+        (FROM_10_TO_50 | {"max_store_timestamp": 51}, [("of max_store_timestamp", (10, 13))]),
+        (FROM_10_TO_50 | {"min_store_timestamp": 9}, [("of min_store_timestamp", (10, 13))]),
+        ({"min_store_timestamp": 9, "max_store_timestamp": 51, "trimmed": True}, []),
+        (
+            FROM_10_TO_50 | {"min_store_timestamp": 11},
+            [("of store_timestamp", (11, 12)), ("of min_store_timestamp", (10, 13))],
+        ),
+        (FROM_10_TO_50 | {"max_store_timestamp": 49, "trimmed": True}, [("of store_timestamp", (10, 11))]),
+    ],
+)
+def test_a_segment_has_the_times_of_its_rows(
+    said: dict[str, object], expected: list[tuple[str, object]], tmp_path: Path
+) -> None:
+    """Where messages were removed from its begin, it may have the times of these too."""
+    assert facts(tmp_path, QUEUE, ROWS, **said) == expected
+
+
+def test_a_moved_message_without_its_time_is_found(tmp_path: Path) -> None:
+    rows: list[Row] = [*ROWS, {"store_timestamp": None, "tags_code": 0}]
+    assert facts(tmp_path, QUEUE, rows, **FROM_10_TO_50) == [("of store_timestamp", (13, 14))]
+
+
+@pytest.mark.parametrize(
+    ("due_ms", "expected"),
+    [
+        (110, []),
+        (109, [("of deliver_at", (10, 13))]),
+        (111, [("of deliver_at", (11, 12)), ("of deliver_at", (10, 13))]),
+    ],
+)
+def test_a_segment_of_a_level_queue_of_a_broker_is_due_with_its_first_row(
+    due_ms: int, expected: list[tuple[str, object]], tmp_path: Path
+) -> None:
+    found = facts(tmp_path, LEVEL_QUEUE, WAITING, **FROM_10_TO_50, deliver_at=due_ms)
+    assert sorted(found) == sorted(expected)
+
+
+@pytest.mark.parametrize(
+    ("queue", "said_ms", "row_ms", "is_sound"),
+    [
+        (SECOND, DUE_MS, DUE_MS, True),
+        (SECOND, DUE_MS - 512_000, DUE_MS, False),
+        (SLOT, DUE_MS // SLOT_MS * SLOT_MS, DUE_MS, True),
+        (SLOT, (DUE_MS // SLOT_MS - 1024) * SLOT_MS, DUE_MS, False),
+    ],
+)
+def test_a_message_in_the_timer_is_due_in_the_slot_of_its_segment(
+    queue: MessageQueue, said_ms: int, row_ms: int, is_sound: bool, tmp_path: Path
+) -> None:
+    """The queue repeats every 512 s, or every 1024 slots."""
+    expected = [] if is_sound else [("of deliver_at", (10, 11))]
+    assert facts(tmp_path, queue, [of_timer(row_ms)], deliver_at=said_ms) == expected
+
+
+@pytest.mark.parametrize("text", [None, "soon"])
+def test_a_message_in_the_timer_without_its_time_is_found(text: str | None, tmp_path: Path) -> None:
+    row = of_timer(DUE_MS) | {"properties": [] if text is None else [("TIMER_OUT_MS", text)]}
+    assert facts(tmp_path, SECOND, [row], deliver_at=DUE_MS) == [("of deliver_at", (10, 11))]

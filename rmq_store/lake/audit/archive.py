@@ -29,7 +29,8 @@ _QUEUE = "shard, topic, broker_name, queue_id"
 _ENDS = f"(SELECT {_QUEUE}, value AS archived_to FROM positions WHERE kind = 'arc') e"
 
 _COMMITS = f"""
-SELECT {_QUEUE}, base_offset, least(end_offset, archived_to) AS end_offset, first_row, deliver_at, commit_id, part
+SELECT {_QUEUE}, base_offset, least(end_offset, archived_to) AS end_offset, first_row, deliver_at, min_store_timestamp,
+    max_store_timestamp, commit_id, part
 FROM segments JOIN {_ENDS} USING ({_QUEUE})
 WHERE action <> 'compact' AND base_offset < archived_to
 ORDER BY {_QUEUE}, base_offset
@@ -249,11 +250,13 @@ class _Placed:
         at, begins, ends = map(np.concatenate, zip(*parts, strict=True))
         counts = ends - begins
         of_commits = self.rows.take(pa.array(at))
-        columns = {name: of_commits.column(name) for name in (*PLACE, "deliver_at", "commit_id", "part")} | {
+        named = (name for name in SEGMENTS.names if name in of_commits.column_names)
+        columns = {name: of_commits.column(name) for name in named} | {
             "base_offset": begins,
             "end_offset": ends,
             "first_row": np.cumsum(counts) - counts,
             "rel": of_commits.column("first_row").to_numpy() + begins - self.begins[at],
+            "trimmed": np.ones(len(at), np.bool_),  # a part of a segment of its commit
         }
         return pa.table([columns[name] for name in SEGMENTS.names], names=SEGMENTS.names).cast(SEGMENTS)
 

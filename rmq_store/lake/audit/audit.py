@@ -20,6 +20,8 @@ from rmq_store.lake.audit.files import files
 from rmq_store.lake.audit.finding import Finding, Problem, of_row
 from rmq_store.lake.audit.positions import TEXTS as of_positions
 from rmq_store.lake.audit.positions import positions
+from rmq_store.lake.audit.segment_times import TEXTS as of_segment_times
+from rmq_store.lake.audit.segment_times import segment_times
 from rmq_store.lake.audit.segments import TEXTS as of_segments
 from rmq_store.lake.audit.segments import segments
 from rmq_store.lake.audit.shards import shards
@@ -39,11 +41,12 @@ _PARTS: Mapping[str, Part] = {
     "positions": lambda store, ask: positions(ask),
     "blocked messages": lambda store, ask: blocked(ask),
     "segments": lambda store, ask: segments(ask),
+    "times of segments": segment_times,
     "derived tables": derived_tables,
     "view audit": lambda store, ask: _rows_of(_VIEW, ask),
 }
 _REREAD = ("ctl_rows", "ctl")
-_TEXTS = (*of_positions, *of_blocked, *of_segments, *of_derived_tables, _VIEW)
+_TEXTS = (*of_positions, *of_blocked, *of_segments, *of_segment_times, *of_derived_tables, _VIEW)
 
 
 def audit(store: LakeStore, progress: Progress | None = None) -> list[Finding]:

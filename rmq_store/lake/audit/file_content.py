@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from rmq_store.admin.redrive_edits import OWNED
 from rmq_store.commit.ctl import is_born_here
+from rmq_store.consumer.timer import SECONDS, SLOT_MS, TICK_MS, WHEEL_QUEUES
 from rmq_store.errors import RmqError
 from rmq_store.filter.subscription import build_subscription_data
 from rmq_store.lake.audit.edits import EditedLetters, edited_contents
@@ -34,8 +35,9 @@ from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.tags_codes import tags_codes
 from rmq_store.lake.window.window_keys import text_hashes
 from rmq_store.log.record import MESSAGE_MAGIC_V1
+from rmq_store.message.java_text import parse_number
 from rmq_store.message.message import MessageQueue
-from rmq_store.message.message_const import KEY_SEPARATOR, SCHEDULE_TOPIC, MessageConst
+from rmq_store.message.message_const import KEY_SEPARATOR, SCHEDULE_TOPIC, TIMER_TOPIC, MessageConst
 from rmq_store.message.sys_flag import MessageSysFlag
 from rmq_store.window.deliver import CAUSE as DELIVERED
 
@@ -53,6 +55,7 @@ _CRC_BITS = 0x7FFFFFFF
 """A broker stores a CRC without its sign (``UtilAll#crc32``)."""
 
 PLACE = ("topic", "broker_name", "queue_id")
+_TIMES = ("min_store_timestamp", "max_store_timestamp")
 SEGMENTS = pa.schema(
     [
         ("topic", pa.string()),
@@ -61,12 +64,14 @@ SEGMENTS = pa.schema(
         ("base_offset", pa.int64()),
         ("end_offset", pa.int64()),
         ("first_row", pa.int64()),
-        ("deliver_at", pa.int64()),
+        *(tables.CONSUMEQUEUE.field(name) for name in ("deliver_at", *_TIMES)),
+        ("trimmed", pa.bool_()),
         *tables.KEYS[:3],
     ]
 )
-"""The segments of a file, by row. ``commit_id``, ``part`` and ``rel``, of its first row, are null in one that a compaction has
-written: its rows keep those of the commits before. Of an archive they are known (``archive.py``)."""
+"""The segments of a file, by row. ``trimmed``: messages may have been removed from its begin, so that its times may be those of
+more messages. ``commit_id``, ``part`` and ``rel``, of its first row, are null in one that a compaction has written: its rows
+keep those of the commits before. Of an archive they are known (``archive.py``)."""
 
 _SUMS = (
     pa.field("key", pa.int64()),
@@ -120,7 +125,8 @@ _AS_SENT = {"magic": MESSAGE_MAGIC_V1, "sys_flag": 0, "flag": 0, "reconsume_time
 
 _COLUMNS = [
     "commit_id", "part", "rel", *PLACE, "queue_offset", "unique_key", "keys", "tags", "tags_code",
-    "stored_body_size", "body_crc", *_KEPT, "reconsume_times", "deliver_at", *_OF_COPIES, "properties", "body", WORDS,
+    "stored_body_size", "body_crc", *_KEPT, "reconsume_times", "store_timestamp", "deliver_at", *_OF_COPIES,
+    "properties", "body", WORDS,
 ]  # fmt: skip
 
 _OF_PROPERTIES = {
@@ -190,6 +196,7 @@ class RowProblem:
 
 _Kind = tuple[Problem, str | None]
 """A problem, and the column that shows it where the problem does not say so."""
+_NEVER = np.iinfo(np.int64).max
 
 
 @dataclass(slots=True, kw_only=True)
@@ -250,15 +257,18 @@ def _read_rows(task: ContentTask, data: bytes, content: FileContent) -> None:
             return
         wrong: dict[_Kind, list[tuple[Numbers, Numbers]]] = {}
         columns = [name for name in _COLUMNS if name in names]
-        has_filters = _has_filters(file.metadata)
+        has_filters, values = _has_filters(file.metadata), _SegmentValues(task.segments)
         for batch in file.iter_batches(BATCH_ROWS, columns=columns, use_threads=False):
             rows = _Rows(batch, content.rows, task, has_filters)
+            values.add(rows)
             for kind, mask in rows.problems():
                 wrong.setdefault(kind, []).append((rows.numbers[mask], rows.offsets[mask]))
             content.copies += rows.copies()
             content.originals += rows.originals()
             content.filtered += rows.filtered()
             content.rows += batch.num_rows
+        for kind, numbers, offsets in values.of_all_rows(content.rows):
+            wrong.setdefault(kind, []).append((numbers, offsets))
         if task.kind == "archive":
             content.problems += _other_number(task, content.rows)
         for kind, parts in wrong.items():
@@ -313,25 +323,25 @@ class _Rows:
         self.numbers: Numbers = np.arange(first, first + batch.num_rows)
         firsts = segments.column("first_row").to_numpy()
         bases, ends = segments.column("base_offset").to_numpy(), segments.column("end_offset").to_numpy()
-        self._of_segment: Numbers = np.searchsorted(firsts, self.numbers, side="right") - 1
+        self.of_segment: Numbers = np.searchsorted(firsts, self.numbers, side="right") - 1
         if len(firsts):
-            at = np.maximum(self._of_segment, 0)
+            at = np.maximum(self.of_segment, 0)
             self.offsets: Numbers = bases[at] + self.numbers - firsts[at]
-            self.placed: Mask = (self._of_segment >= 0) & (self.offsets < ends[at])
+            self.placed: Mask = (self.of_segment >= 0) & (self.offsets < ends[at])
         else:
-            self.offsets = np.asarray(pc.fill_null(self._column("queue_offset"), -1), np.int64)
+            self.offsets = np.asarray(pc.fill_null(self.column("queue_offset"), -1), np.int64)
             self.placed = np.zeros(batch.num_rows, np.bool_)
-        names = self._column("broker_name").dictionary_encode()
+        names = self.column("broker_name").dictionary_encode()
         of_names = pa.array([is_born_here(name) for name in names.dictionary.to_pylist()], pa.bool_())
         self._born_here: Mask = np.asarray(pc.fill_null(of_names.take(names.indices), False))
-        self._copied: Mask = np.asarray(pc.is_valid(self._column("origin_topic")))
+        self._copied: Mask = np.asarray(pc.is_valid(self.column("origin_topic")))
         self._sent: Mask = self._born_here & ~self._copied
-        self._property = MapLookup(self._column("properties"))
+        self._property = MapLookup(self.column("properties"))
         self._crcs: Numbers = np.fromiter(
-            (zlib.crc32(body or b"") for body in self._column("body").to_pylist()), np.int64, batch.num_rows
+            (zlib.crc32(body or b"") for body in self.column("body").to_pylist()), np.int64, batch.num_rows
         )
 
-    def _column(self, name: str) -> pa.Array:
+    def column(self, name: str) -> pa.Array:
         """A column; files of older versions lack some, and those without several keys in a row the single keys."""
         if name in self.batch.schema.names:
             return self.batch.column(name)
@@ -356,18 +366,18 @@ class _Rows:
         if not self.placed.any():
             return wrong
         for name in PLACE:
-            wrong |= _differ(self._column(name), self._by_segment(name))
-        offsets, firsts = self._column("queue_offset"), self._by_segment("rel")
+            wrong |= _differ(self.column(name), self._by_segment(name))
+        offsets, firsts = self.column("queue_offset"), self._by_segment("rel")
         is_known = np.asarray(pc.is_valid(firsts))
         by_number = np.asarray(pc.is_null(offsets)) & is_known & (self._task.kind != "archive")
         wrong |= (np.asarray(pc.fill_null(offsets, -1), np.int64) != self.offsets) & ~by_number
-        numbers = self.numbers - self._task.segments.column("first_row").to_numpy()[np.maximum(self._of_segment, 0)]
-        wrong |= _differ(self._column("rel"), pc.add(firsts, pa.array(numbers))) & is_known
+        numbers = self.numbers - self._task.segments.column("first_row").to_numpy()[np.maximum(self.of_segment, 0)]
+        wrong |= _differ(self.column("rel"), pc.add(firsts, pa.array(numbers))) & is_known
         return wrong & self.placed
 
     def _by_segment(self, name: str) -> pa.Array:
         """What the segment of each row says."""
-        at = pa.array(np.maximum(self._of_segment, 0))
+        at = pa.array(np.maximum(self.of_segment, 0))
         return self._task.segments.column(name).combine_chunks().take(at)
 
     def _of_commit(self) -> Iterator[tuple[str, Mask]]:
@@ -377,36 +387,60 @@ class _Rows:
                 expected = self._by_segment(name)
                 if expected.null_count < len(expected):
                     is_known = np.asarray(pc.is_valid(expected))
-                    yield name, _differ(self._column(name), expected) & is_known & self.placed
+                    yield name, _differ(self.column(name), expected) & is_known & self.placed
+            yield "store_timestamp", self._stored() & self.placed
             yield "deliver_at", self._due() & self.placed
         for name in _OF_COPIES:
-            if self._column(name).null_count < self.batch.num_rows:
-                yield name, np.asarray(pc.is_valid(self._column(name))) & ~self._copied
+            if self.column(name).null_count < self.batch.num_rows:
+                yield name, np.asarray(pc.is_valid(self.column(name))) & ~self._copied
         if self._sent.any():
             for name, value in _AS_SENT.items():
-                yield name, np.asarray(pc.fill_null(pc.not_equal(self._column(name), value), True)) & self._sent
+                yield name, np.asarray(pc.fill_null(pc.not_equal(self.column(name), value), True)) & self._sent
+
+    def _stored(self) -> Mask:
+        """Rows that were stored before or after their segment. Until a message that was born here is moved to another file,
+        only the segment has the time."""
+        stored, moved = self.column("store_timestamp"), pc.is_valid(self.column("queue_offset"))
+        least, greatest = (self._by_segment(name) for name in _TIMES)
+        outside = pc.fill_null(pc.or_(pc.less(stored, least), pc.greater(stored, greatest)), False)
+        return np.asarray(pc.or_(outside, pc.and_(moved, pc.is_null(stored))))
 
     def _due(self) -> Mask:
         """Rows that are due at another time than their segment. Until a message that was born here is moved to another file,
         only the segment has the time. Those of a broker's level queue have times of their own, the segment has the least."""
-        due, of_segment = self._column("deliver_at"), self._by_segment("deliver_at")
+        due, of_segment = self.column("deliver_at"), self._by_segment("deliver_at")
         if due.null_count == of_segment.null_count == len(due):
             return np.zeros(len(due), np.bool_)
-        moved = pc.is_valid(self._column("queue_offset"))
+        moved = pc.is_valid(self.column("queue_offset"))
         wrong = _differ(due, pc.if_else(moved, of_segment, None))
         in_level = self._in_level_queue & ~self._born_here
         early = np.asarray(pc.fill_null(pc.less(due, of_segment), pc.is_valid(of_segment)))
-        return np.where(in_level, early, wrong)
+        return np.where(in_level, early, wrong) | self._in_another_slot(of_segment)
+
+    def _in_another_slot(self, of_segment: pa.Array) -> Mask:
+        """Messages in the wheel of the timer that are due outside the second, or the 256 s, of their segment. ``of_segment``:
+        when it is due."""
+        wrong = np.zeros(self.batch.num_rows, np.bool_)
+        is_timed = pc.and_(pc.equal(self.column("topic"), TIMER_TOPIC), pc.less(self.column("queue_id"), WHEEL_QUEUES))
+        rows = np.flatnonzero(np.asarray(pc.fill_null(is_timed, False)) & self._born_here)
+        if len(rows):
+            texts = self._property.last(MessageConst.TIMER_OUT_MS).take(pa.array(rows)).dictionary_encode()
+            numbers = [None if text is None else parse_number(text, 64) for text in texts.dictionary.to_pylist()]
+            due = np.asarray(pc.fill_null(pa.array(numbers, pa.int64()).take(texts.indices), 0), np.int64) + TICK_MS
+            queue_ids = np.asarray(self.column("queue_id"))[rows]
+            slots = due - due % np.where(queue_ids < SECONDS, TICK_MS, SLOT_MS)
+            wrong[rows] = slots != np.asarray(pc.fill_null(of_segment, -1), np.int64)[rows]
+        return wrong
 
     @property
     def _in_level_queue(self) -> Mask:
-        return np.asarray(pc.fill_null(pc.equal(self._column("topic"), SCHEDULE_TOPIC), False))
+        return np.asarray(pc.fill_null(pc.equal(self.column("topic"), SCHEDULE_TOPIC), False))
 
     def _bodies(self) -> Mask:
         """Bodies of which the CRC is not that of the message. That of a compressed body is of other bytes."""
-        flags = np.asarray(pc.fill_null(self._column("sys_flag"), 0), np.int64)
-        stored = np.asarray(pc.fill_null(self._column("stored_body_size"), 0), np.int64)
-        expected = np.asarray(pc.fill_null(self._column("body_crc"), -1), np.int64)
+        flags = np.asarray(pc.fill_null(self.column("sys_flag"), 0), np.int64)
+        stored = np.asarray(pc.fill_null(self.column("stored_body_size"), 0), np.int64)
+        expected = np.asarray(pc.fill_null(self.column("body_crc"), -1), np.int64)
         checked = (flags & MessageSysFlag.COMPRESSED_FLAG == 0) & (stored > 0) & (expected >= 0) | self._sent
         wrong: Mask = checked & (self._crcs & _CRC_BITS != expected)
         return wrong
@@ -415,25 +449,25 @@ class _Rows:
         wrong = np.zeros(self.batch.num_rows, np.bool_)
         for name, key in _OF_PROPERTIES.items():
             for value in (self._property.first(key), self._property.last(key)):  # nothing writes a name twice
-                wrong |= _differ(self._column(name), value)
+                wrong |= _differ(self.column(name), value)
         return wrong | self._tags_codes() | self._key_words()
 
     def _key_words(self) -> Mask:
         """Single keys that are not those of KEYS: of the same text as many."""
         wrong = np.zeros(self.batch.num_rows, np.bool_)
         if self._has_words:
-            stored, expected = self._column(WORDS), key_words(self._column("keys"))
+            stored, expected = self.column(WORDS), key_words(self.column("keys"))
             for value in (pc.list_value_length, lambda words: pc.binary_join(words, KEY_SEPARATOR)):
                 wrong |= _differ(value(stored), value(expected))
         return wrong
 
     def _tags_codes(self) -> Mask:
         """Tags codes that are not those of the tags, or of an entry in a broker's level queue not the time of its delivery."""
-        codes = self._column("tags_code")
-        wrong = _differ(codes, tags_codes(self._column("tags")))
+        codes = self.column("tags_code")
+        wrong = _differ(codes, tags_codes(self.column("tags")))
         in_level = self._in_level_queue & ~self._born_here
         if in_level.any():
-            due = pc.fill_null(pc.not_equal(codes, self._column("deliver_at")), False)
+            due = pc.fill_null(pc.not_equal(codes, self.column("deliver_at")), False)
             wrong = np.where(in_level, np.asarray(due), wrong)
         return wrong
 
@@ -444,10 +478,10 @@ class _Rows:
         if not mask.any():
             return []
         rows = pa.array(np.flatnonzero(mask))
-        columns = {name: self._column(name).take(rows) for name in COPIES.names if name in tables.MSG.names}
+        columns = {name: self.column(name).take(rows) for name in COPIES.names if name in tables.MSG.names}
         columns["tries"] = self._property.last(MessageConst.RECONSUME_TIME).take(rows)
         of_commit, of_delivery = (
-            sums_of([self._column(name).take(rows) for name in names]) for names in (OF_COMMIT, OF_DELIVERY)
+            sums_of([self.column(name).take(rows) for name in names]) for names in (OF_COMMIT, OF_DELIVERY)
         )
         is_delivered = np.asarray(pc.fill_null(pc.equal(columns["cause"], DELIVERED), False))
         columns["of_commit"] = pa.array(np.where(is_delivered, of_delivery, of_commit))
@@ -458,7 +492,7 @@ class _Rows:
         if not mask.any():
             return []
         rows = pa.array(np.flatnonzero(mask))
-        columns = {name: self._column(name).take(rows) for name in (*PLACE, "reconsume_times", "epoch")}
+        columns = {name: self.column(name).take(rows) for name in (*PLACE, "reconsume_times", "epoch")}
         columns["real_topic"] = self._property.last(MessageConst.REAL_TOPIC).take(rows)
         columns["real_queue_id"] = self._property.last(MessageConst.REAL_QUEUE_ID).take(rows)
         columns |= self._sums(mask)
@@ -472,10 +506,10 @@ class _Rows:
         for one in self._task.edits:
             is_edited = one.has(self.offsets[rows])
             for name in PLACE:
-                of_queue = pc.fill_null(pc.equal(self._column(name), getattr(one.queue, name)), False)
+                of_queue = pc.fill_null(pc.equal(self.column(name), getattr(one.queue, name)), False)
                 is_edited &= np.asarray(of_queue)[rows]
             if is_edited.any():
-                messages = pa.table({name: self._column(name) for name in columns_of(one.edits)})
+                messages = pa.table({name: self.column(name) for name in columns_of(one.edits)})
                 edited = edited_contents(messages.take(pa.array(rows[is_edited])), one.edits)
                 applies[is_edited] = [content is not None for content in edited]
                 maps = [content and list(content.properties.items()) for content in edited]
@@ -484,7 +518,7 @@ class _Rows:
                     texts = [(content and content.body) or b"" for content in edited]
                     before = bodies[is_edited]
                     bodies[is_edited] = [len(text) << 32 | zlib.crc32(text) for text in texts]
-                    plain = pc.bit_wise_and(self._column("sys_flag"), ~MessageSysFlag.COMPRESSED_FLAG)
+                    plain = pc.bit_wise_and(self.column("sys_flag"), ~MessageSysFlag.COMPRESSED_FLAG)
                     kept[is_edited] = np.where(
                         bodies[is_edited] != before, self._kept(rows[is_edited], plain), kept[is_edited]
                     )
@@ -500,7 +534,7 @@ class _Rows:
         origins = self._task.origins
         if not origins:
             return named
-        keys = pa.table({name: self._column(name) for name in PLACE}).append_column("row", pa.array(self.numbers))
+        keys = pa.table({name: self.column(name) for name in PLACE}).append_column("row", pa.array(self.numbers))
         for group in keys.group_by(list(PLACE)).aggregate([("row", "list")]).to_pylist():
             offsets = origins.get(tables.queue_of_row(group))
             if offsets is not None:
@@ -510,19 +544,19 @@ class _Rows:
 
     def _sums(self, mask: Mask) -> dict[str, pa.Array]:
         rows = pa.array(np.flatnonzero(mask))
-        sizes = np.asarray(pc.fill_null(pc.binary_length(self._column("body")), 0), np.int64)
-        texts = self._column("unique_key").take(rows).to_pylist()
+        sizes = np.asarray(pc.fill_null(pc.binary_length(self.column("body")), 0), np.int64)
+        texts = self.column("unique_key").take(rows).to_pylist()
         return {
             "queue_offset": pa.array(self.offsets[mask]),
             "key": pa.array([-1 if text is None else zlib.crc32(text.encode()) for text in texts], pa.int64()),
             "body": pa.array((sizes << 32 | self._crcs)[mask]),
-            "properties": pa.array(property_sums(self._column("properties").take(rows))),
-            "kept": pa.array(self._kept(np.flatnonzero(mask), self._column("sys_flag"))),
+            "properties": pa.array(property_sums(self.column("properties").take(rows))),
+            "kept": pa.array(self._kept(np.flatnonzero(mask), self.column("sys_flag"))),
         }
 
     def _kept(self, rows: Numbers, flags: pa.Array) -> Sums:
         """The sums of the columns ``_KEPT``. ``flags``: of all rows, as ``sys_flag``."""
-        columns = (flags if name == "sys_flag" else self._column(name) for name in _KEPT)
+        columns = (flags if name == "sys_flag" else self.column(name) for name in _KEPT)
         return sums_of([column.take(pa.array(rows)) for column in columns])
 
     def filtered(self) -> Iterator[tuple[Numbers, Numbers, Sums]]:
@@ -539,6 +573,57 @@ class _Rows:
             sums = np.concatenate([[np.uint64(0)], np.cumsum(np.where(others, hashes(self.offsets), np.uint64(0)))])
             begins, ends = begins[touched], ends[touched]
             yield several.numbers[touched], counts[ends] - counts[begins], sums[ends] - sums[begins]
+
+
+class _SegmentValues:
+    """What the segments of a file say of all their rows: from when to when these were stored, and when the first is due.
+    ``segments``: of the file."""
+
+    def __init__(self, segments: pa.Table) -> None:
+        self._segments = segments
+        self._least, self._due = (np.full(len(segments), _NEVER) for _ in range(2))
+        self._greatest = np.full(len(segments), -_NEVER)
+
+    def add(self, rows: _Rows) -> None:
+        """The next rows of the file."""
+        if not rows.placed.any():
+            return
+        placed = rows.of_segment[rows.placed]
+        for reduce_at, values, name in (
+            (np.minimum.at, self._least, "store_timestamp"),
+            (np.maximum.at, self._greatest, "store_timestamp"),
+            (np.minimum.at, self._due, "deliver_at"),
+        ):
+            column = rows.column(name).filter(pa.array(rows.placed))
+            if column.null_count < len(column):
+                is_known = np.asarray(pc.is_valid(column))
+                reduce_at(values, placed[is_known], np.asarray(column.drop_null(), np.int64))
+
+    def of_all_rows(self, rows: int) -> Iterator[tuple[_Kind, Numbers, Numbers]]:
+        """The row numbers and the offsets of segments that begin or end at another time than their rows, once all were read; a
+        trimmed one may. One that was born here is due as a whole, which the rows show. ``rows``: of the file."""
+        segments = self._segments
+        trimmed = np.asarray(pc.fill_null(segments.column("trimmed"), False))
+        names = segments.column("broker_name").to_pylist()
+        in_level = np.asarray(pc.fill_null(pc.equal(segments.column("topic"), SCHEDULE_TOPIC), False))
+        waits = in_level & ~np.array([is_born_here(name or "") for name in names], np.bool_)
+        for name, values, checked in (
+            (_TIMES[0], self._least, ~trimmed),
+            (_TIMES[1], self._greatest, ~trimmed),
+            ("deliver_at", self._due, ~trimmed & waits),
+        ):
+            recorded = np.asarray(pc.fill_null(segments.column(name), 0), np.int64)
+            wrong = np.flatnonzero(checked & (np.abs(values) != _NEVER) & (values != recorded))
+            if len(wrong):
+                bounds = (
+                    segments.column(column).to_numpy()[wrong] for column in ("first_row", "base_offset", "end_offset")
+                )
+                firsts, bases, ends = bounds
+                counts = np.clip(ends - bases, 0, rows)  # a record that was changed may name more
+                each = [np.arange(count) for count in counts.tolist()]
+                starts = (np.repeat(of_first, counts) for of_first in (firsts, bases))
+                numbers, offsets = (start + np.concatenate(each) for start in starts)
+                yield (Problem.MESSAGE_DIFFERS_FROM_COMMIT, name), numbers, offsets
 
 
 def sums_of(columns: Sequence[pa.Array]) -> Sums:

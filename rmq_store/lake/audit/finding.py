@@ -263,7 +263,8 @@ ADVICE: Mapping[Problem, Advice] = {
     ),
     Problem.COMMIT_TWICE: Advice("a commit counts twice in SQL", _RESTORE_LOG),
     Problem.RECORD_NOT_VALID: Advice(
-        "the record of a commit lacks what every commit of its action has, or has what none has: it was changed",
+        "the record of a commit lacks what every commit of its action has, or has what none has, such as messages that are due "
+        "at another time than their queue says: it was changed",
         "Compare its file with that of a backup, and restore it under the same name. " + _RESTORE_LOG,
     ),
     Problem.COMMIT_RECORD_DIFFERS: Advice(
@@ -302,8 +303,9 @@ ADVICE: Mapping[Problem, Advice] = {
         _RESTORE_FILE,
     ),
     Problem.MESSAGE_DIFFERS_FROM_COMMIT: Advice(
-        "a message has not the values that follow from the record of its commit, such as when it is due, or of a retry the "
-        "epoch of its group: it may be delivered at another time, or be dropped as one of before a delete of the group",
+        "a message has not the values that follow from the record of its commit, such as when it was stored or is due, or of a "
+        "retry the epoch of its group: a reset by time may pass over it, or it may be delivered at another time, or be dropped "
+        "as one of before a delete of the group",
         _RESTORE_FILE,
     ),
     Problem.BODY_DIFFERS: Advice("a body has not the CRC that its producer or broker computed", _RESTORE_FILE),

@@ -3,7 +3,8 @@
 - The bytes of each file are those that its commit wrote, and recorded once.
 - Each row is at the place that its segment says, or of the archive what was moved there; its body has its CRC, its tags code is
   that of its tags, and its single keys are those of its KEYS.
-- Each row has what its commit gave it: of a message when it is due, of a copy also the pass, the window and the epoch.
+- Each row has what its commit gave it: of a message when it is due, of a copy also the pass, the window and the epoch. Each
+  segment has the times of its rows: of a removed part it keeps them.
 - A copy is the copy of the message that it names, with the edits of its redrive and the attempts that follow, and went
   where that message says.
 - A window filtered the messages that do not match its subscription, and no others.
@@ -78,9 +79,15 @@ _OF_COMMIT = (
     for column, name in (("commit_id", "commit_id"), ("part", "part"), ("first_row", "rel"))
 )
 
+_QUEUE = "shard, topic, broker_name, queue_id"
+_TRIMMED = f"""coalesce(
+    action = 'compact' AND ({_QUEUE}, base_offset) IN (SELECT ({_QUEUE}, end_offset) FROM ctl_removed), FALSE
+)"""
+"""A compaction leaves out the messages before the first offset of their queue, and the segment keeps its times."""
+
 _SEGMENTS = f"""
 SELECT shard, file, {", ".join(SEGMENTS.names[:-3])}, {", ".join(_OF_COMMIT)}
-FROM segments
+FROM (SELECT *, {_TRIMMED} AS trimmed FROM segments) s
 WHERE (shard, file) IN (SELECT (shard, file) FROM live_files)
 ORDER BY shard, file, first_row
 """
