@@ -157,6 +157,15 @@ def of_its_segments(action: str, topic: str, **by: int) -> Plant:
     return lambda at: at.rewrite_record(action, change)
 
 
+def of_another_tag(at: PlantedShard) -> None:
+    """In the newest import: a reader of its tags passes over the segments."""
+
+    def change(row: Row) -> Row:
+        return row | {"produced": [segment | {"tags_codes": [7]} for segment in row["produced"]]}
+
+    at.rewrite_record("import", change)
+
+
 def of_its_files(action: str, change: Callable[[list[Row]], list[Row]]) -> Plant:
     """Other files in the newest record of an action."""
     return lambda at: at.rewrite_record(action, lambda row: row | {"files": change(row["files"])})
@@ -283,6 +292,7 @@ FAULTS: dict[str, tuple[Plant, Problem]] = {
         of_its_segments("import", "Orders", min_store_timestamp=-HOUR_MS),
         Problem.MESSAGE_DIFFERS_FROM_COMMIT,
     ),
+    "an imported segment of another tag": (of_another_tag, Problem.PROPERTIES_DIFFER),
     "a timer's segment that is due a turn of the wheel later": (
         of_its_segments("send", TIMER_TOPIC, deliver_at=SLOTS * SLOT_MS),
         Problem.MESSAGE_DIFFERS_FROM_COMMIT,
@@ -309,6 +319,7 @@ WITHOUT_DIGEST = {
     "filtered counted as acked",
     "an imported segment with a later greatest time",
     "an imported segment with an earlier least time",
+    "an imported segment of another tag",
     "a timer's segment that is due a turn of the wheel later",
     *(
         name

@@ -111,9 +111,11 @@ def facts(tmp_path: Path, queue: MessageQueue, rows: Sequence[Row], **said: obje
             [("of store_timestamp", (11, 12)), ("of min_store_timestamp", (10, 13))],
         ),
         (FROM_10_TO_50 | {"max_store_timestamp": 49, "trimmed": True}, [("of store_timestamp", (10, 11))]),
+        (FROM_10_TO_50 | {"tags_codes": [0, 7]}, []),
+        (FROM_10_TO_50 | {"tags_codes": [7]}, [("of tags_codes", (10, 13))]),
     ],
 )
-def test_a_segment_has_the_times_of_its_rows(
+def test_a_segment_has_the_times_and_the_tags_codes_of_its_rows(
     said: dict[str, object], expected: list[tuple[str, object]], tmp_path: Path
 ) -> None:
     """Where messages were removed from its begin, it may have the times of these too."""

@@ -256,6 +256,7 @@ class _Placed:
             "end_offset": ends,
             "first_row": np.cumsum(counts) - counts,
             "rel": of_commits.column("first_row").to_numpy() + begins - self.begins[at],
+            "tags_codes": pa.nulls(len(at)),  # no reader goes by them
             "trimmed": np.ones(len(at), np.bool_),  # a part of a segment of its commit
         }
         return pa.table([columns[name] for name in SEGMENTS.names], names=SEGMENTS.names).cast(SEGMENTS)

@@ -64,7 +64,7 @@ SEGMENTS = pa.schema(
         ("base_offset", pa.int64()),
         ("end_offset", pa.int64()),
         ("first_row", pa.int64()),
-        *(tables.CONSUMEQUEUE.field(name) for name in ("deliver_at", *_TIMES)),
+        *(tables.CONSUMEQUEUE.field(name) for name in ("deliver_at", *_TIMES, "tags_codes")),
         ("trimmed", pa.bool_()),
         *tables.KEYS[:3],
     ]
@@ -196,6 +196,7 @@ class RowProblem:
 
 _Kind = tuple[Problem, str | None]
 """A problem, and the column that shows it where the problem does not say so."""
+_OF_TAGS_CODES: _Kind = (Problem.PROPERTIES_DIFFER, "tags_codes")
 _NEVER = np.iinfo(np.int64).max
 
 
@@ -260,8 +261,7 @@ def _read_rows(task: ContentTask, data: bytes, content: FileContent) -> None:
         has_filters, values = _has_filters(file.metadata), _SegmentValues(task.segments)
         for batch in file.iter_batches(BATCH_ROWS, columns=columns, use_threads=False):
             rows = _Rows(batch, content.rows, task, has_filters)
-            values.add(rows)
-            for kind, mask in rows.problems():
+            for kind, mask in (*rows.problems(), *values.problems(rows)):
                 wrong.setdefault(kind, []).append((rows.numbers[mask], rows.offsets[mask]))
             content.copies += rows.copies()
             content.originals += rows.originals()
@@ -576,16 +576,21 @@ class _Rows:
 
 
 class _SegmentValues:
-    """What the segments of a file say of all their rows: from when to when these were stored, and when the first is due.
-    ``segments``: of the file."""
+    """What the segments of a file say of all their rows: from when to when these were stored, when the first is due, and which
+    tags codes they have. ``segments``: of the file."""
 
     def __init__(self, segments: pa.Table) -> None:
         self._segments = segments
+        codes = segments.column("tags_codes").combine_chunks()
+        self._has_codes: Mask = np.asarray(pc.is_valid(codes))
+        pairs = pc.list_parent_indices(codes).to_pylist(), pc.list_flatten(codes).to_pylist()
+        self._codes = set(zip(*pairs, strict=True))
         self._least, self._due = (np.full(len(segments), _NEVER) for _ in range(2))
         self._greatest = np.full(len(segments), -_NEVER)
 
-    def add(self, rows: _Rows) -> None:
-        """The next rows of the file."""
+    def problems(self, rows: _Rows) -> Iterator[tuple[_Kind, Mask]]:
+        """What is wrong with rows that are the next ones of the file: a tags code that their segment does not list, so that
+        readers of this tag pass over them."""
         if not rows.placed.any():
             return
         placed = rows.of_segment[rows.placed]
@@ -598,6 +603,14 @@ class _SegmentValues:
             if column.null_count < len(column):
                 is_known = np.asarray(pc.is_valid(column))
                 reduce_at(values, placed[is_known], np.asarray(column.drop_null(), np.int64))
+        listed = rows.placed & self._has_codes[np.maximum(rows.of_segment, 0)]
+        if listed.any():
+            pairs = pa.table({"segment": rows.of_segment, "code": rows.column("tags_code")})
+            distinct = pairs.filter(pa.array(listed)).group_by(pairs.column_names, use_threads=False).aggregate([])
+            others = set(zip(*distinct.to_pydict().values(), strict=True)) - self._codes
+            if others:
+                each = zip(*pairs.to_pydict().values(), strict=True)
+                yield _OF_TAGS_CODES, np.array([pair in others for pair in each]) & listed
 
     def of_all_rows(self, rows: int) -> Iterator[tuple[_Kind, Numbers, Numbers]]:
         """The row numbers and the offsets of segments that begin or end at another time than their rows, once all were read; a

@@ -310,8 +310,8 @@ ADVICE: Mapping[Problem, Advice] = {
     ),
     Problem.BODY_DIFFERS: Advice("a body has not the CRC that its producer or broker computed", _RESTORE_FILE),
     Problem.PROPERTIES_DIFFER: Advice(
-        "the unique key, the keys, the tags or the tags code of a message are not those of its properties: subscriptions to "
-        "tags may leave it out, and a search for a key may not find it",
+        "the unique key, the keys, the tags or the tags code of a message are not those of its properties, or its segment "
+        "does not have the tags code: subscriptions to tags may leave it out, and a search for a key may not find it",
         _RESTORE_FILE,
     ),
     Problem.COPY_OF_ANOTHER_MESSAGE: Advice(

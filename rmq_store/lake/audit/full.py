@@ -2,7 +2,7 @@
 
 - The bytes of each file are those that its commit wrote, and recorded once.
 - Each row is at the place that its segment says, or of the archive what was moved there; its body has its CRC, its tags code is
-  that of its tags, and its single keys are those of its KEYS.
+  that of its tags and one of those of its segment, and its single keys are those of its KEYS.
 - Each row has what its commit gave it: of a message when it is due, of a copy also the pass, the window and the epoch. Each
   segment has the times of its rows: of a removed part it keeps them.
 - A copy is the copy of the message that it names, with the edits of its redrive and the attempts that follow, and went
