@@ -33,6 +33,12 @@ import threading
 from typing import Any, Final
 
 
+def clause(error: object) -> str:
+    """The text of an error without the full stop that may end it, for a sentence that goes on with it. Those of pyarrow, and of
+    this project where they say what to do, end with one."""
+    return str(error).rstrip().removesuffix(".")
+
+
 class RmqError(Exception):
     """Root of the tree."""
 
@@ -128,8 +134,8 @@ class LogDamaged(BadData):
     """An entry or a checkpoint of a table's log is damaged or missing: ``facts``."""
 
     def __init__(self, facts: str, advice: str = "Restore it from a backup.") -> None:
-        super().__init__(f"{facts}. {advice}")
-        self.facts = facts
+        super().__init__(f"{clause(facts)}. {advice}")
+        self.facts = clause(facts)
 
 
 class DerivedTableDamaged(BadData):

@@ -39,7 +39,7 @@ from rmq_store.commit.positions import (
     sub_id,
     total,
 )
-from rmq_store.errors import ClockSkew, EvidenceMismatch, RmqError, StaleAttempt
+from rmq_store.errors import ClockSkew, EvidenceMismatch, RmqError, StaleAttempt, clause
 from rmq_store.message.message import MessageQueue
 from rmq_store.utils.host import day_of
 from rmq_store.utils.redaction import reason_in_sentence
@@ -222,7 +222,7 @@ def overtaken(error: StaleAttempt, proposal: Proposal, positions: Positions, com
         + (ctl.reason and f": {reason_in_sentence(ctl.reason)}")
         for ctl in newest.values()
     }
-    return StaleAttempt(f"{error}. Moved by {'; '.join(sorted(who))}") if who else error
+    return StaleAttempt(f"{clause(error)}. Moved by {'; '.join(sorted(who))}") if who else error
 
 
 def _positions_of(ctl: Ctl) -> set[str]:

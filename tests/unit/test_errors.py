@@ -7,7 +7,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from rmq_store.errors import DamagedBehindCut, DamagedRecord, RecordError, RmqError, UnsupportedRecord
+from rmq_store.errors import (
+    DamagedBehindCut,
+    DamagedRecord,
+    LogDamaged,
+    RecordError,
+    RmqError,
+    UnsupportedRecord,
+    clause,
+)
 from rmq_store.filter.sql92_parser import InvalidSelector, TooDeep
 from rmq_store.filter.sql92_values import EvaluationError
 from rmq_store.lake.table.shard import UnknownRecord
@@ -39,3 +47,13 @@ def test_every_error_is_the_same_behind_a_process_border(kind: type[RmqError]) -
     copy = pickle.loads(pickle.dumps(error))
     assert (type(copy), str(copy), vars(copy)) == (kind, str(error), vars(error))
     assert str(pickle.loads(pickle.dumps(copy))) == str(error)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("not a parquet file.", "not a parquet file"), ("it is cut", "it is cut"), ("v1.2.\n", "v1.2")],
+)
+def test_a_sentence_goes_on_with_the_text_of_an_error(text: str, expected: str) -> None:
+    assert clause(OSError(text)) == expected
+    damage = LogDamaged(text)
+    assert (damage.facts, str(damage)) == (expected, f"{expected}. Restore it from a backup.")

@@ -69,6 +69,14 @@ def test_made_columns_are_those_that_reading_gives(tmp_path: Path, monkeypatch: 
     assert made_some.column("keys").to_pylist() == [None, None, None, "last"]
 
 
+def test_a_file_that_is_no_parquet_is_damaged_in_sentences_with_one_full_stop(tmp_path: Path) -> None:
+    """The text of pyarrow ends with one."""
+    slice_ = _stored(tmp_path)
+    (tmp_path / "t" / slice_.file).write_bytes(b"PAR1" + bytes(100) + b"none")
+    with pytest.raises(BadData, match=r"is damaged: .*[^.]\. Restore it from a backup of the store$"):
+        _read(tmp_path, slice_, None)
+
+
 def test_only_made_columns_can_be_asked_for(tmp_path: Path) -> None:
     slice_ = _stored(tmp_path)
     assert _read(tmp_path, slice_, ["topic"])[1].num_rows == ROWS

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rmq_store.admin.sentences import dispatch_sentence, export_sentence
 from rmq_store.airflow.operators.base import RmqOperator
 from rmq_store.airflow.task import Answer
-from rmq_store.errors import WrongUse
+from rmq_store.errors import WrongUse, clause
 from rmq_store.utils.host import Host
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class RmqExportOffsetsOperator(RmqOperator):
                     )
                 except WrongUse as error:
                     raise WrongUse(
-                        f"{error}. Set RMQ_EXPORT_FOLDER to a folder that the user of Airflow's processes can write to"
+                        f"{clause(error)}. Set RMQ_EXPORT_FOLDER to a folder that the user of Airflow's processes can write to"
                     ) from error
                 answers.append(self.logged(_answer(broker_name, merged)))
         self.note(context, export_sentence(answers))

@@ -30,7 +30,7 @@ from rmq_store.commit.positions import (
     pas_id,
     queue_of,
 )
-from rmq_store.errors import BadData, WrongUse
+from rmq_store.errors import BadData, WrongUse, clause
 from rmq_store.lake.broker.common_log import CommonLog, begin_of_log, common_log, has_all_of, what_differs
 from rmq_store.lake.broker.import_part import LogRead, OtherLog, refuse_missing_files
 from rmq_store.lake.broker.imported_records import of_broker, of_messages, old_records, removed_records
@@ -132,10 +132,10 @@ def log_cut(
             raise BadData(f"{error}: {what_differs(common, old)}. Nothing was changed.") from error
         if not common.is_exact:
             raise BadData(
-                f"{error}. It is the same at least up to {common.end}, but the messages that were imported from there are not "
-                "in this store any more: retention removed them, or a salvage left them out. So it cannot be proved where "
-                "the two differ. Nothing was changed. docs/limits.md, 'A broker that lost the end of its log', says what is "
-                "left to do"
+                f"{clause(error)}. It is the same at least up to {common.end}, but the messages that were imported from there "
+                "are not in this store any more: retention removed them, or a salvage left them out. So it cannot be proved "
+                "where the two differ. Nothing was changed. docs/limits.md, 'A broker that lost the end of its log', says what "
+                "is left to do"
             ) from error
     else:
         raise WrongUse(

@@ -18,7 +18,7 @@ from rmq_store.broker_files.config_files import LMQ_OFFSETS
 from rmq_store.broker_files.file_source import FileSource, small_content
 from rmq_store.broker_files.limits import MAX_CONFIG_BYTES
 from rmq_store.broker_files.rocks_db import JSON_OF, QUEUES, is_rocksdb_file
-from rmq_store.errors import BadData, OverLimit
+from rmq_store.errors import BadData, OverLimit, clause
 
 _TABLE_OF = {
     "config/consumerOffsets": "offsetTable",
@@ -96,8 +96,8 @@ def _as_json(source: FileSource, folder: str, most_bytes: int) -> bytes:
             raise
         except Exception as error:  # the library raises Exception itself
             raise BadData(
-                f"{folder} of {source} cannot be read as RocksDB: {error}. If the broker is running, stop it or copy the store "
-                "again. Nothing was changed"
+                f"{folder} of {source} cannot be read as RocksDB: {clause(error)}. If the broker is running, stop it or copy "
+                "the store again. Nothing was changed"
             ) from error
     return json.dumps({_TABLE_OF[folder]: table}).encode()
 

@@ -48,6 +48,7 @@ from rmq_store.errors import (
     StagedFileGone,
     StaleAttempt,
     StoreUnusable,
+    clause,
 )
 from rmq_store.lake.table.delta_log import Content, LogCleaned
 from rmq_store.lake.table.delta_table import FRESH_MS
@@ -274,11 +275,11 @@ def _is_final(error: Exception) -> bool:
 def _nothing_written(member: Member, error: BaseException) -> RmqError:
     if isinstance(error, RmqError):
         return error
-    return StoreUnusable(f"the store could not be used: {error}. Nothing of {member} was committed.")
+    return StoreUnusable(f"the store could not be used: {clause(error)}. Nothing of {member} was committed.")
 
 
 def _unknown(member: Member, error: CommitOutcomeUnknown) -> RmqError:
     return CommitOutcomeUnknown(
-        f"{member}: {error}. Do not change anything. When the store answers again, run the same request: it reports whether it "
-        "was committed."
+        f"{member}: {clause(error)}. Do not change anything. When the store answers again, run the same request: it reports "
+        "whether it was committed."
     )

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_store.commit.ctl import StagedFile
-from rmq_store.errors import StaleAttempt, StoreUnusable
+from rmq_store.errors import StaleAttempt, StoreUnusable, clause
 from rmq_store.lake.commit.cursor import (
     commits_at_cursor,
     cursor_of,
@@ -195,5 +195,6 @@ def staged(shard: Shard, kind: Derived, tail: Tail, host: Host, kept: Iterable[_
         ]
     except (OSError, StoreUnusable) as error:
         raise StoreUnusable(
-            f"cannot write to {shard.root.uri_of(table.path)}: {error}. The table is unchanged, and the commits are safe."
+            f"cannot write to {shard.root.uri_of(table.path)}: {clause(error)}. The table is unchanged, and the commits "
+            "are safe."
         ) from error

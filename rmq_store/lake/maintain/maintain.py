@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
-from rmq_store.errors import StoreUnusable
+from rmq_store.errors import StoreUnusable, clause
 from rmq_store.lake.commit.cursor import refuse_rolled_back
 from rmq_store.lake.commit.derived_tables import KINDS
 from rmq_store.lake.maintain.compact import CompactRequest, compact
@@ -129,7 +129,7 @@ def _check_log(table: LakeTable) -> None:
     except LogCleaned:  # by another maintenance, of which a checkpoint has what was read
         pass
     except OSError as error:
-        raise StoreUnusable(f"{error}. Nothing was done; try again") from error
+        raise StoreUnusable(f"{clause(error)}. Nothing was done; try again") from error
 
 
 def _checkpoint(table: LakeTable, report: TableReport, *, dry_run: bool) -> None:
@@ -142,4 +142,4 @@ def _checkpoint(table: LakeTable, report: TableReport, *, dry_run: bool) -> None
             write_checkpoint(table)
         report.log_files_deleted = clean_up(table)
     except OSError as error:
-        raise StoreUnusable(f"{error}. The table is as it was; try again") from error
+        raise StoreUnusable(f"{clause(error)}. The table is as it was; try again") from error

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from rmq_store.commit.ctl import lake_message_id
 from rmq_store.consumer.pull import Slice
-from rmq_store.errors import BadData, MissingFile
+from rmq_store.errors import BadData, MissingFile, clause
 from rmq_store.lake.read.open_files import SEVERAL, OpenFiles
 from rmq_store.lake.table import tables
 from rmq_store.lake.table.object_store import Root
@@ -179,7 +179,7 @@ class SliceReader:
         except FileNotFoundError as error:
             raise MissingFile(f"{segment} {self._what_happened()}") from error
         except (pa.ArrowInvalid, OSError) as error:
-            raise BadData(f"{segment} is damaged: {error}. Restore it from a backup of the store") from error
+            raise BadData(f"{segment} is damaged: {clause(error)}. Restore it from a backup of the store") from error
 
     def _what_happened(self) -> str:
         from rmq_store.lake.table.delta_table import LakeTable  # a task needs it only after an error

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rmq_store.commit.append import Append, NameState, PutAnswer, Request, Verdict, is_young
-from rmq_store.errors import CommitOutcomeUnknown, LogDamaged, MissingFile, RmqError, StoreUnusable
+from rmq_store.errors import CommitOutcomeUnknown, LogDamaged, MissingFile, RmqError, StoreUnusable, clause
 from rmq_store.lake.table.delta_entry import (
     DELETION_VECTOR,
     END_BYTES,
@@ -485,7 +485,7 @@ def _silence(answer: PutAnswer) -> Exception | None:
 
 def _given_up(step: Append, error: Exception) -> RmqError:
     if step.settled:
-        return StoreUnusable(f"the store could not be written: {error}. Nothing was written.")
+        return StoreUnusable(f"the store could not be written: {clause(error)}. Nothing was written.")
     return CommitOutcomeUnknown(
         f"the store has not confirmed the last write (last answer: {error}), so it is not known whether it was made"
     )

@@ -30,6 +30,7 @@ from rmq_store.errors import (
     RmqError,
     StagedFileGone,
     StaleAttempt,
+    clause,
 )
 from rmq_store.lake.table.delta_entry import (
     STATS_COLUMNS,
@@ -232,7 +233,7 @@ class LakeTable:
         except FileNotFoundError as error:
             raise MissingFile(f"{where} is missing, and its table names it. Restore it from a backup.") from error
         except (pa.ArrowInvalid, OSError) as error:
-            raise BadData(f"{where} is damaged: {error}. Restore it from a backup.") from error
+            raise BadData(f"{where} is damaged: {clause(error)}. Restore it from a backup.") from error
 
     def _source(self, path: str) -> Any:
         """A file to be read as a whole: from S3 in one request."""

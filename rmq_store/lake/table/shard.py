@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from rmq_store.commit.ctl import Action, Ctl, lane, local_broker, shard_of
 from rmq_store.commit.decide import MAX_SKEW_MS, first_day
 from rmq_store.commit.positions import Positions, del_id, grp_id
-from rmq_store.errors import BadData, RmqError
+from rmq_store.errors import BadData, RmqError, clause
 from rmq_store.lake.table import tables
 from rmq_store.lake.table.ctl_index import IS_CTL, CtlIndex
 from rmq_store.lake.table.delta_log import DeltaLog, NoTable
@@ -63,7 +63,7 @@ class Shard:
             if (other := name_in_entry(self.root, self.name)) == self.name:
                 raise
             raise NoTable(
-                f"{error}. Or delete {entry_path(self.name)}, if it is a copy: it says that it is the entry of {other}"
+                f"{clause(error)}. Or delete {entry_path(self.name)}, if it is a copy: it says that it is the entry of {other}"
             ) from error
 
     @cached_property

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 
-from rmq_store.errors import MissingFile, StoreUnusable
+from rmq_store.errors import MissingFile, StoreUnusable, clause
 from rmq_store.lake.table import s3
 from rmq_store.utils.small_file import NotAFile
 
@@ -62,7 +62,9 @@ def explained(what: str, options: s3.Options) -> Iterator[None]:
             f"{what}: {error.strerror}. Remove it, and restore the file from a backup under the same name"
         ) from error
     except OSError as error:
-        raise StoreUnusable(f"{what}: {error.strerror or error}. {_remedy(error)}, or choose another root.") from error
+        raise StoreUnusable(
+            f"{what}: {clause(error.strerror or error)}. {_remedy(error)}, or choose another root."
+        ) from error
 
 
 def _remedy(error: OSError) -> str:
