@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from rmq_store.errors import LogDamaged, StaleAttempt
+from rmq_store.errors import LogDamaged, StaleAttempt, StoreUnusable
 from rmq_store.lake.audit.audit import audit
-from rmq_store.lake.audit.finding import Problem
+from rmq_store.lake.audit.finding import ADVICE, Problem
 from rmq_store.lake.commit import dispatch as dispatching
 from rmq_store.lake.commit.derived_tables import COMMITS, KINDS
 from rmq_store.lake.commit.rebuild import check
@@ -406,6 +406,26 @@ def test_a_hint_at_no_checkpoint_is_a_finding_and_the_maintenance_writes_it_agai
         if table.root.is_local:
             assert DeltaTable(table.root.uri_of(table.path)).version() == table.version
     assert hinted.maintain() == [False] * 4
+
+
+def test_a_folder_in_the_place_of_a_hint_is_named_and_once_it_is_gone_the_maintenance_writes_the_hint(
+    lake: Lake,
+) -> None:
+    """Nothing removes a folder that it did not make."""
+    store, table = lake.store, lake.shard.offsets
+    write_checkpoint(table)
+    folder = lake.folder / hint_name(table)
+    folder.unlink()
+    folder.mkdir()
+    (finding,) = audit(store)
+    assert (finding.problem, finding.file) == (Problem.CHECKPOINT_UNREADABLE, "offsets")
+    assert str(finding.detail).endswith("/_last_checkpoint is not a file")
+    assert "is not a file, remove that first" in ADVICE[Problem.CHECKPOINT_UNREADABLE].action
+    with pytest.raises(StoreUnusable, match=r"_last_checkpoint at .*: Is a directory. Remove the folder"):
+        Hinted(store).maintain()
+    folder.rmdir()
+    Hinted(store).maintain()
+    assert audit(store) == []
 
 
 def test_the_maintenance_writes_a_damaged_checkpoint_of_the_newest_version_again(hinted: Hinted) -> None:

@@ -1,6 +1,6 @@
 """What an error of Arrow's own S3 client, or of the file system, says to do."""
 
-from errno import EACCES, EEXIST, ELOOP, ENOSPC
+from errno import EACCES, EEXIST, EISDIR, ELOOP, ENOSPC
 
 import pytest
 
@@ -37,6 +37,7 @@ def test_an_error_without_a_remedy_stays_as_it_is(error: str) -> None:
         (ENOSPC, "Free space there"),
         (EEXIST, "Check what is at that path, such as a link to nothing"),
         (ELOOP, "Check what is at that path, such as a link to nothing"),
+        (EISDIR, "Remove the folder that is in the place of that file"),
         (EACCES, "Check that this user may read and write that folder"),
     ],
 )

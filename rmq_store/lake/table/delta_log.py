@@ -201,7 +201,10 @@ class DeltaLog:
         """What is damaged of the checkpoint that the hint names, or of the hint, in words; None for nothing. A hint at none is
         damage too: the Delta library does not open a table that has it, unless there is a newer checkpoint. One at an older
         checkpoint than the newest is sound."""
-        hint = self._hint()
+        try:
+            hint, _ = self._look_at(f"{self._folder}/{LAST_CHECKPOINT}")
+        except LogDamaged as error:
+            return error.facts
         version = _hinted(hint)
         if version < 0:
             return None if hint is None else f"{LAST_CHECKPOINT} is damaged"

@@ -73,4 +73,6 @@ def _remedy(error: OSError) -> str:
             return "Free space there"
         case errno.EEXIST | errno.ELOOP:
             return "Check what is at that path, such as a link to nothing"
+        case errno.EISDIR:
+            return "Remove the folder that is in the place of that file"
     return "Check that this user may read and write that folder"
