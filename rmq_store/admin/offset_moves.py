@@ -164,7 +164,7 @@ def add_reports(error: RmqError, action: Action, reports: Iterable[MoveReport]) 
 
 def next_epoch(positions: Positions, group: str) -> int:
     """The group's epoch after an operator's action."""
-    return (positions.get(grp_id(group)) or 0) + 1
+    return positions.epoch(group) + 1
 
 
 def move_proposal(commit_id: str, request: MoveRequest, positions: Positions, moves: Sequence[Moved]) -> Proposal:

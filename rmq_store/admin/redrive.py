@@ -194,7 +194,7 @@ class RedrivePlan:
     @property
     def epoch(self) -> int:
         """The group's epoch."""
-        return self.positions.get(grp_id(self.group)) or 0
+        return self.positions.epoch(self.group)
 
     def hulls(self) -> list[QueueRange]:
         """Per queue one range around its waiting ranges."""

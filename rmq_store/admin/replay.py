@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from rmq_store.admin.offset_moves import next_epoch
 from rmq_store.commit.ctl import Action, Ctl, Moved, Proposal, canonical_json
 from rmq_store.commit.positions import Positions, QueueRange, grp_id, off_id, pas_id
 from rmq_store.consumer.replay_name import replay_group, replayed_group
@@ -208,7 +209,7 @@ def attempt_proposal(
     """The commit that begins an attempt: it moves the replay's offsets back to its start, raises its epoch and records where it
     ends."""
     grp = grp_id(name)
-    epoch = (positions.get(grp) or 0) + 1
+    epoch = next_epoch(positions, name)
     moves = tuple(
         Moved(name, queue, positions.get(off_id(name, queue)), start, epoch)
         for queue, start in sorted(attempt.starts.items())

@@ -14,7 +14,7 @@ from typing import NamedTuple, Self
 from rmq_store.admin.move_sizes import not_kept
 from rmq_store.admin.offset_moves import move_proposal, need_reason, next_epoch
 from rmq_store.commit.ctl import Action, Actor, Ctl, Moved, Proposal, canonical_json
-from rmq_store.commit.positions import ABSENT, PositionKind, Positions, del_id, grp_id, ids_of, off_id
+from rmq_store.commit.positions import ABSENT, PositionKind, Positions, del_id, ids_of, off_id
 from rmq_store.errors import WrongUse
 from rmq_store.message.message import MessageQueue
 from rmq_store.utils.redaction import name_in_sentence, reason_in_sentence
@@ -239,7 +239,7 @@ def refuse_other_undo(
 
 def is_last_move(ctl: Ctl, positions: Positions) -> bool:
     """Whether nothing has moved the group since the commit: each move raises its epoch."""
-    return (positions.get(grp_id(ctl.group or "")) or 0) == (ctl.epoch or 0)
+    return positions.epoch(ctl.group or "") == (ctl.epoch or 0)
 
 
 def nothing_to_undo(group: str) -> str:

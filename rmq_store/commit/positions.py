@@ -343,6 +343,10 @@ class Positions:
     def archived_to(self, queue: MessageQueue) -> int:
         return self.get(arc_id(queue)) or 0
 
+    def epoch(self, group: str) -> int:
+        """How often operators have moved or deleted the group; 0 also for one that has not consumed."""
+        return self.get(grp_id(group)) or 0
+
 
 _UNKNOWN: Txn = (ABSENT, 0)
 

@@ -104,14 +104,14 @@ def deliver_proposal(
     grp = grp_id(SCHEDULE_GROUP)
     offsets = {off_id(SCHEDULE_GROUP, one.queue): one.range for one in moving}
     expect = {grp: positions.get(grp)}
-    advance = {grp: positions.get(grp) or 0}
+    advance = {grp: positions.epoch(SCHEDULE_GROUP)}
     ctl = Ctl(
         commit_id=commit_id,
         action=Action.DELIVER,
         actor=request.actor,
         request_id=request.request_id,
         group=SCHEDULE_GROUP,
-        epoch=positions.get(grp) or 0,
+        epoch=positions.epoch(SCHEDULE_GROUP),
         parameters=canonical_json({"now_ms": request.now_ms, "more": _more(due)}),
         consumed=tuple(
             Consumed(one.range, 0, _tallies(one, tally_of_range), start_in(positions, one.queue).rule) for one in moving

@@ -416,7 +416,7 @@ class Planner:
 
     @property
     def _epoch(self) -> int:
-        return self.positions.get(grp_id(self.group.name)) or 0
+        return self.positions.epoch(self.group.name)
 
     @property
     def _is_first(self) -> bool:

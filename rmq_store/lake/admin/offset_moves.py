@@ -30,7 +30,7 @@ from rmq_store.admin.repeated_moves import (
 from rmq_store.admin.reset import ResetRequest, ResetTo
 from rmq_store.admin.undo import MOVES, UndoRequest, is_last_move
 from rmq_store.commit.ctl import Action, Ctl, Moved
-from rmq_store.commit.positions import Positions, grp_id
+from rmq_store.commit.positions import Positions
 from rmq_store.commit.request import Status
 from rmq_store.errors import RmqError, StaleAttempt
 from rmq_store.lake.admin.last_action import last_action_in
@@ -76,7 +76,7 @@ def move_in_all(
     if len(requests) > 1 or others:  # else it is checked by its own move
         made = {shard.name: _made(shard, request) for shard, request in requests}
         # As of these looks, which all come before the first commit: of two moves that overlap, a shard refuses one.
-        seen = {shard.name: _epoch(shard.positions(), request) for shard, request in requests}
+        seen = {shard.name: shard.positions().epoch(request.group) for shard, request in requests}
         reports = {
             shard.name: _made_before(shard, one) for shard, _ in requests if (one := made[shard.name]) is not None
         }
@@ -148,7 +148,7 @@ def _moved_elsewhere(parts: Sequence[tuple[Shard, int]], request: MoveRequest) -
     """Those of the shards in which the group's epoch is not the one beside it any more."""
     for shard, _ in parts:
         shard.commitlog.refresh()
-    return [(shard, epoch) for shard, epoch in parts if _epoch(shard.positions(), request) != epoch]
+    return [(shard, epoch) for shard, epoch in parts if shard.positions().epoch(request.group) != epoch]
 
 
 def _overtaken_in(parts: Sequence[tuple[Shard, int]], request: MoveRequest) -> list[str]:
@@ -194,13 +194,9 @@ def _planned(shard: Shard, request: MoveRequest, seen: int | None = None) -> tup
     positions = shard.positions()
     if isinstance(request, UndoRequest):
         seen = request.undone.epoch or 0
-    if seen is not None and _epoch(positions, request) != seen:  # what is equal here is what the proposal expects
+    if seen is not None and positions.epoch(request.group) != seen:  # what is equal here is what the proposal expects
         refuse_overtaken(request, seen, last_action_in(shard, request.group, MOVES), shard.name)
     return positions, request.moves(ShardLookup(shard), positions)
-
-
-def _epoch(positions: Positions, request: MoveRequest) -> int:
-    return positions.get(grp_id(request.group)) or 0
 
 
 def _time_notes(shard: Shard, request: MoveRequest, now_ms: int) -> list[str]:

@@ -15,7 +15,6 @@ from rmq_store.admin.undo import (
     refuse_other_undo,
 )
 from rmq_store.commit.ctl import Action, Actor, Ctl
-from rmq_store.commit.positions import grp_id
 from rmq_store.errors import WrongUse
 from rmq_store.lake.admin.last_action import last_action_in
 from rmq_store.lake.admin.offset_moves import move_in_all
@@ -72,7 +71,7 @@ def undo(
 def _epoch_without(shard: Shard, request: UndoRequest) -> int:
     """The group's epoch in a shard in which the action to undo is not. Raises StaleAttempt where it is."""
     shard.commitlog.refresh()
-    epoch = shard.positions().get(grp_id(request.group)) or 0
+    epoch = shard.positions().epoch(request.group)
     if shard.ctls_of_request(request.undone.request_id, request.group, request.undone.action):
         refuse_overtaken(request, epoch - 1, last_action_in(shard, request.group, MOVES), shard.name)
     return epoch

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import NamedTuple
 
-from rmq_store.admin.offset_moves import first_offsets
+from rmq_store.admin.offset_moves import first_offsets, next_epoch
 from rmq_store.broker_files.delivered_levels import LevelProgress
 from rmq_store.broker_files.pop_check_points import REVIVE_TOPIC_PREFIX
 from rmq_store.commit.claim import Wish
@@ -258,7 +258,7 @@ def cutover_proposal(ctl: Ctl, positions: Positions, broker_name: str, log: Iter
     advance = {imported: positions.get(imported) or 0} | {cutover_id(name): 1 for name in names}
     for group in sorted({move.group for move in ctl.moved}):
         expect[grp_id(group)] = positions.get(grp_id(group))
-        advance[grp_id(group)] = _next_epoch(positions, group)
+        advance[grp_id(group)] = next_epoch(positions, group)
     for move in ctl.moved:
         expect[off_id(move.group, move.queue)] = None
         advance |= {off_id(move.group, move.queue): move.to_offset, pas_id(move.group, move.queue): move.pass_}
@@ -292,12 +292,8 @@ def _left_out(shard: Shard, positions: Positions, broker_name: str) -> tuple[str
     )
 
 
-def _next_epoch(positions: Positions, group: str) -> int:
-    return (positions.get(grp_id(group)) or 0) + 1
-
-
 def _moved(positions: Positions, seen: Observed) -> Moved:
-    return Moved(seen.group, seen.queue, None, seen.offset, _next_epoch(positions, seen.group))
+    return Moved(seen.group, seen.queue, None, seen.offset, next_epoch(positions, seen.group))
 
 
 def _waiting(
