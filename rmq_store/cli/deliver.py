@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -38,22 +39,23 @@ def deliver(*, now: NowOption = None, shard: ShardOption = None, options: Reques
 
     delivery, actor = Delivery(new_request("deliver", options.request, host)), actor_of(options.actor)
     shards = store.shards(shard)
-    COMMITTED.set(lambda: _answer(delivery))
+    failures = cache(partial(_failures, delivery))  # asked for when the shards are done, or the command is stopped
+    COMMITTED.set(lambda: _answer(delivery, failures()))
     delivery.run(
         {one.name: partial(deliver_due, store, one, actor=actor, host=host, now_ms=now) for one in shards},
         lambda report: output.line(_delivery_line(report), ended=False),
     )
-    for failure in _failures(delivery) if len(shards) > 1 else ():
+    for failure in failures() if len(shards) > 1 else ():
         output.line(f"shard {failure['shard']}: error, {failure['error']}: {failure['message']}", ended=False)
     delivery.raise_error()
     last = {report.shard: report.next_due_ms for report in delivery.reports}  # what waits once all its commits are made
     next_due_ms = min((ms for ms in last.values() if ms is not None), default=None)
-    output.answer(_answer(delivery) | {"next_due_ms": next_due_ms}, f"request: {delivery.request_id}")
+    output.answer(_answer(delivery, failures()) | {"next_due_ms": next_due_ms}, f"request: {delivery.request_id}")
 
 
-def _answer(delivery: Delivery) -> dict[str, Any]:
-    """What it has done, as JSON."""
-    reports, failures = delivery.reports, _failures(delivery)
+def _answer(delivery: Delivery, failures: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What it has done, as JSON. ``failures``: as ``_failures``."""
+    reports = delivery.reports
     return {
         "status": "error" if failures else overall(report.status for report in reports),
         "request_id": delivery.request_id,

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 import rmq_store
+from rmq_store.cli import deliver as command
+from rmq_store.cli.common import part_error
 from rmq_store.errors import ClockSkew, HeldByAnother, LogDamaged, RmqError, Terminated, WrongUse
 from rmq_store.lake.commit.claim import claimed
 from rmq_store.lake.window import deliver as delivering
@@ -110,6 +112,22 @@ def test_the_text_names_each_shard_and_what_became_of_it(three: Rmq, fail: Fail)
         "shard b: error, LogDamaged: entry 3 is damaged. Restore it from a backup.",
     ]
     assert "The delivery was done in shard c, and failed in shard a (HeldByAnother), b (LogDamaged)" in answer.err
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)], ids=["text", "json"])
+def test_the_error_of_each_shard_is_put_into_words_once(
+    three: Rmq, fail: Fail, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
+) -> None:
+    calls: list[Exception] = []
+
+    def counting(error: Exception, request_id: str) -> dict[str, Any]:
+        calls.append(error)
+        return part_error(error, request_id)
+
+    monkeypatch.setattr(command, "part_error", counting)
+    fail(a=HELD(), b=DAMAGED())
+    assert three(*DELIVER, *options).exit_code == 1
+    assert list(map(type, calls)) == [HeldByAnother, LogDamaged]
 
 
 def test_a_shard_whose_log_is_gone_does_not_stop_the_others(three: Rmq) -> None:
