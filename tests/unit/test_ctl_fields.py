@@ -93,6 +93,22 @@ def test_only_a_window_has_ranges_of_another_pass() -> None:
         assert facts(record | {"consumed": [range_ | {"pass": 1}]}) == expected
 
 
+@pytest.mark.parametrize("action", sorted(FIELDS["moved"].possible & FIELDS["epoch"].possible))
+def test_a_move_begins_the_pass_of_its_epoch(action: Action) -> None:
+    record = full_record(action) | {"epoch": 2}
+    (move,) = record["moved"]
+    assert facts(record | {"moved": [move | {"pass": 2}] * 2}) == []
+    said = ["a moved.pass other than its epoch"]
+    assert facts(record | {"moved": [move | {"pass": 2}, move | {"pass": 1}]}) == said
+    assert facts(record | {"epoch": 1, "moved": [move | {"pass": 2}]}) == said
+
+
+def test_a_move_of_a_record_without_an_epoch_has_the_pass_of_its_group() -> None:
+    record = full_record(Action.CUTOVER)
+    (move,) = record["moved"]
+    assert facts(record | {"moved": [move | {"pass": 7}]}) == []
+
+
 @pytest.mark.parametrize(
     ("group", "to_topic", "topic", "is_sound"),
     [

@@ -73,14 +73,15 @@ def _facts(rows: pa.Table, actions: _ActionsOf) -> Iterator[tuple[str, Mask]]:
         only_one = actions.are_of(FIELDS[first].possible) & (has[first] != has[second])
         yield f"only one of {first} and {second}", only_one
     for name, nullable in NULL_IN_ITEMS.items():
-        yield from _facts_of_items(name, _column(rows, name), nullable, actions)
+        yield from _facts_of_items(name, rows, nullable, actions)
     yield from _missing_parameters(rows, actions)
     yield "copies in another topic than its to_topic", _redriven_elsewhere(rows, actions)
 
 
 def _facts_of_items(
-    name: str, lists: pa.Array, nullable: frozenset[str], actions: _ActionsOf
+    name: str, rows: pa.Table, nullable: frozenset[str], actions: _ActionsOf
 ) -> Iterator[tuple[str, Mask]]:
+    lists = _column(rows, name)
     items, parents = pc.list_flatten(lists), pc.list_parent_indices(lists)
     if not len(items):
         return
@@ -94,6 +95,10 @@ def _facts_of_items(
     for field, values in fields.items():
         if field not in nullable and values.null_count:
             yield f"no {name}.{field}", records(pc.is_null(values))
+    if name == "moved":
+        epochs = _column(rows, "epoch").take(parents)
+        differing = records(pc.not_equal(fields["pass"], epochs))
+        yield "a moved.pass other than its epoch", differing & actions.are_of(FIELDS["epoch"].possible)
     if name == "consumed":
         for outcome in (one for one in Outcome if one in fields):
             none_but_hash = pc.and_(pc.equal(fields[outcome], 0), pc.not_equal(fields[f"{outcome}_hash"], 0))
