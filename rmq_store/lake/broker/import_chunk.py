@@ -64,15 +64,18 @@ class Chunks:
     orders: dict[QueueKey, LogOrder] = field(default_factory=dict)
     without_entry: int = 0
     last_without: dict[QueueKey, WithoutEntry] = field(default_factory=dict)
-    misplaced: list[Skipped] = field(default_factory=list)
-    """The records that a salvage leaves out for their place."""
+    skipped: list[Skipped] = field(default_factory=list)
+    """As in the task's result: also the records that a salvage leaves out for their place."""
+    misplaced: int = 0
+    """How many messages that are."""
 
     def leave_out(self, job: ImportJob, damaged: Sequence[Skipped]) -> None:
         """Raises DamagedRecord for the first one when this is not a salvage."""
         if not job.salvage:
             first = min(damaged, key=lambda skip: skip.begin)
             raise DamagedRecord(self.file.name, first.begin - self.file.start_offset, first.begin, first.reason)
-        self.misplaced += damaged
+        self.skipped += damaged
+        self.misplaced += len(damaged)
 
     def count_without_entry(self, run: Run, entries: Entries) -> None:
         """Count the messages of a run that have none of these entries."""
@@ -80,8 +83,8 @@ class Chunks:
         if not len(at):
             return
         self.without_entry += len(at)
-        last = int(at[run.physical[at].argmax()])
-        record = WithoutEntry(int(run.physical[last]), int(run.sizes[last]), run.begin + last)
+        last = int(at[-1])
+        record = WithoutEntry(run.begin + last, int(run.physical[last]), int(run.sizes[last]))
         key = (run.queue.topic, run.queue.queue_id)
         self.last_without[key] = max(record, self.last_without.get(key, record))
 
@@ -95,7 +98,7 @@ def without_misplaced(job: ImportJob, chunks: Chunks, rows: pa.Table) -> pa.Tabl
     sizes = dict(
         zip(physical[is_misplaced].tolist(), rows.column("store_size").to_numpy()[is_misplaced].tolist(), strict=True)
     )
-    chunks.misplaced += [Skipped(at, at + size, job.misplaced[at]) for at, size in sizes.items()]
+    chunks.skipped += [Skipped(at, at + size, job.misplaced[at]) for at, size in sizes.items()]
     return rows.filter(pa.array(~is_misplaced))
 
 
@@ -109,6 +112,8 @@ def staged(
             rows if days[0] == day and days[-1] == day and (days == day).all() else rows.filter(pa.array(days == day))
         )
         table, runs = _sorted(job, chunks, of_day, part + number)
+        if not table.num_rows:  # all of them are left out
+            continue
         name = f"{job.commit_id}-{part + number:08d}-{attempt}"
         new_file = NewFile(
             kind="msg",
@@ -151,7 +156,7 @@ def _sorted(job: ImportJob, chunks: Chunks, rows: pa.Table, part: int) -> tuple[
     for (begin, end, run), entries in zip(runs, entries_of, strict=True):
         orphaned[begin:end] = of_a_deleted_topic(chunks.reader, run, entries, job.salvage)
         orphaned[begin:end] |= run.physical < job.begins.get((run.queue.topic, run.queue.queue_id), 0)
-    if reasons := _wrong_places(job, chunks.reader, runs, entries_of, orphaned):
+    if reasons := _wrong_places(job, chunks, runs, entries_of, orphaned):
         chunks.leave_out(
             job, [Skipped(int(physical[at]), int(physical[at] + sizes[at]), reasons[at]) for at in reasons]
         )
@@ -187,7 +192,7 @@ def _sorted(job: ImportJob, chunks: Chunks, rows: pa.Table, part: int) -> tuple[
 
 
 def _wrong_places(
-    job: ImportJob, reader: EntryReader, runs: Sequence[_Run], entries_of: Sequence[Entries], orphaned: Mask
+    job: ImportJob, chunks: Chunks, runs: Sequence[_Run], entries_of: Sequence[Entries], orphaned: Mask
 ) -> dict[int, str]:
     """Why records say a wrong place, by row: the entry of another one points to them, or, without an entry, the records around
     them in the log tell. Those of a BatchCQ topic are not looked at: only the log has their places."""
@@ -197,7 +202,7 @@ def _wrong_places(
         if not items or (queue.topic, queue.queue_id) in job.batch_queues:
             continue
         for begin, run, entries in items:
-            places = misplaced(reader, run, entries)
+            places = misplaced(chunks.reader, run, entries)
             reasons |= {begin + at: place.reason for at, place in places.items()}
         if all(entries["size"].all() for *_, entries in items):
             continue
@@ -207,7 +212,9 @@ def _wrong_places(
         if (np.diff(physical) > 0).all() and (np.diff(offsets) > 0).all():
             continue
         has_entry = np.concatenate([entries["size"] > 0 for *_, entries in items])
-        for at in np.flatnonzero(out_of_order(physical, offsets) & ~has_entry).tolist():
+        for at in np.flatnonzero(
+            out_of_order(physical, offsets, has_damage=bool(chunks.skipped)) & ~has_entry
+        ).tolist():
             reasons[int(rows[at])] = (
                 f"its QUEUEOFFSET {offsets[at]} is not the one that the messages of {queue} before and after it leave"
             )

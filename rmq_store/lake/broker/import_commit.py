@@ -104,12 +104,13 @@ def import_commit(
     Raises BadData when a queue's offsets overlap the imported ones, or leave a gap and this is not a salvage.
     """
     imported = positions.get(import_id(job.broker_name))
-    skipped = _skipped(read, imported)
+    skipped = skipped_bytes(read, imported)
     is_from_begin = imported is not None or not read.log.files[0].start_offset
 
     @cache
-    def of_all_parts() -> list[Skipped]:
-        return all_skipped(read, imported, salvages())
+    def all_skipped() -> list[Skipped]:
+        rows = (row for ctl in salvages() for row in ctl.parameter("skipped") or ())
+        return sorted([*(Skipped(*row) for row in rows), *skipped], key=lambda skip: skip.end)
 
     def begin_of_new(queue: MessageQueue, first: int) -> int:
         if (skipped and is_from_begin) or may_be_left_out(queue):
@@ -117,12 +118,12 @@ def import_commit(
         # At the begin of a log that is not its first file the broker may have removed what a queue lacks.
         key = (queue.topic, queue.queue_id)
         files = job.batch_queues.get(key) or job.queues.get(key)
-        return first if files is None else _begin_of_gap(files, first, read.log.files[0].start_offset, of_all_parts())
+        return first if files is None else _begin_of_gap(files, first, read.log.files[0].start_offset, all_skipped())
 
     advance, gaps = _queue_positions(job, positions, read, begin_of_new)
     unlisted: dict[str, int] = {}
     if read.is_last:
-        without, left_out = _without_messages(job, positions, read, configs, advance, of_all_parts)
+        without, left_out = _without_messages(job, positions, read, configs, advance, all_skipped)
         advance |= without
         gaps += left_out
         others = queues_of_others(configs.topics, job.broker_name)
@@ -167,9 +168,9 @@ def import_commit(
     return ImportCommit(ctl, advance, has_new_configs)
 
 
-def _skipped(read: LogRead, imported: int | None) -> list[Skipped]:
+def skipped_bytes(read: LogRead, imported: int | None) -> list[Skipped]:
     """The bytes of the log up to its end that a salvage leaves out, in order."""
-    skipped = read.skipped
+    skipped = [skip for result in read.results for skip in result.skipped]
     if imported is not None and imported < read.begin:
         skipped.append(Skipped(imported, read.begin, GONE))
     between = ((before.end_offset, after.start_offset) for before, after in pairwise(read.log.files))
@@ -177,13 +178,6 @@ def _skipped(read: LogRead, imported: int | None) -> list[Skipped]:
         Skipped(*hole, MISSING_FILES) for hole in between if hole[0] < hole[1] and read.begin < hole[1] <= read.end
     ]
     return sorted(skipped, key=lambda skip: skip.begin)
-
-
-def all_skipped(read: LogRead, imported: int | None, salvages: Iterable[Ctl]) -> list[Skipped]:
-    """The bytes of the log up to the end of the part that it and the salvages before it leave out, by their end. ``imported``:
-    the physical offset up to which the log was imported before; None: it was not."""
-    rows = (row for ctl in salvages for row in ctl.parameter("skipped") or ())
-    return sorted([*(Skipped(*row) for row in rows), *_skipped(read, imported)], key=lambda skip: skip.end)
 
 
 def _queue_positions(
@@ -230,7 +224,7 @@ def new_generations(job: ImportJob, positions: Positions, read: LogRead) -> dict
         return {}
     firsts = {segment.queue for segment in read.produced if not _broker_offset(job, segment)}
     begun = {queue for queue in firsts if _has_messages(job, positions, queue) and _is_newest(job, queue)}
-    if skipped := _skipped(read, read.begin):
+    if skipped := skipped_bytes(read, read.begin):
         queues = (MessageQueue(topic, job.broker_name, queue_id) for topic, queue_id in job.queues)
         begun |= {
             queue for queue in queues if _has_messages(job, positions, queue) and _is_left_out(job, queue, skipped)
@@ -277,7 +271,8 @@ def _comes_again(job: ImportJob, read: LogRead, segment: Produced, known: int) -
     elif job.without_entries(queue):
         why = (
             "this is another broker's store, or the broker has given offsets out twice, or "
-            f"{again} and the first message after that is lost."
+            f"{again} and the first message after that is lost, or a record of this queue says a wrong queue or offset, which "
+            "no checksum covers: import a copy of the store with its consume queues, which tell."
         )
     else:
         why = (

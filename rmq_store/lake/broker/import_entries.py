@@ -42,6 +42,8 @@ _LOST_IN_FRONT = 1024
 _SIZE_BYTES = 4
 """TOTALSIZE of a record: zeros where nothing is written."""
 _NO_ENTRY = np.zeros(1, ENTRY)[0]
+MOST_MISPLACED = 16
+"""Messages of a run, or entries of a queue: where more disagree, no record is damaged, but the entries are not its log's."""
 _THREADS = 16
 """Reads from an object store at once."""
 
@@ -311,27 +313,36 @@ def take_delivery_times(codes: npt.NDArray[np.int64], entries: Entries) -> bool:
 
 def misplaced(reader: EntryReader, run: Run, entries: Entries) -> dict[int, Place]:
     """The messages of a run whose own entries are at other places, by index. What a record says of its place is covered by no
-    checksum: where the entry of this place points to another record, and one of another place points to this one, the record
-    is damaged. Empty where one of the entries of this run differs for another reason: ``compare`` raises."""
-    places = {}
-    is_other = (entries["size"] > 0) & (entries["commit_log_offset"] != run.physical)
-    for at in np.flatnonzero(is_other).tolist():
-        place = reader.place_of(run.queue.topic, int(run.physical[at]))
+    checksum: where the entry of this place points to another record, which says this place too, and the entry of another place
+    points to this one, the record is damaged. Empty where an entry of the run differs for another reason, or so many that the
+    entries are those of another queue: ``compare`` raises."""
+    places: dict[int, Place] = {}
+    wrong = np.flatnonzero((entries["size"] > 0) & (entries["commit_log_offset"] != run.physical)).tolist()
+    if len(wrong) > MOST_MISPLACED:
+        return {}
+    for at in wrong:
+        is_taken = reader.has_record(run.queue, run.begin + at, entries[at])
+        place = reader.place_of(run.queue.topic, int(run.physical[at])) if is_taken else None
         if place is None:
             return {}
         places[at] = place
     return places
 
 
-def out_of_order(physical: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+def out_of_order(
+    physical: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], *, has_damage: bool
+) -> npt.NDArray[np.bool_]:
     """Mask of the messages of a queue with an offset that cannot be theirs: the ones before and after them in the log leave
     room for one offset, and it is another one. ``physical``, ``offsets``: commit log offset and queue offset of each message.
 
-    A generation that begins (offset 0) behind one of a single message looks the same if its second message is lost.
+    ``has_damage``: whether records of the log may be missing. Then a generation that begins (offset 0) behind one of a single
+    message looks the same, if its second message is lost.
     """
     order = np.argsort(physical, kind="stable")
     before, own, after = (offsets[order][begin : len(offsets) - 2 + begin] for begin in range(3))
-    is_wrong = (after == before + 2) & (own != before + 1) & ((own != 0) | (before > 0))
+    is_wrong = (after == before + 2) & (own != before + 1)
+    if has_damage:
+        is_wrong &= (own != 0) | (before > 0)
     mask = np.zeros(len(offsets), np.bool_)
     mask[order[1:-1][is_wrong]] = True
     return mask

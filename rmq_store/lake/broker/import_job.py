@@ -86,10 +86,10 @@ class ImportTask:
 class WithoutEntry(NamedTuple):
     """A message of which the broker has no entry."""
 
-    commit_log_offset: int
-    store_size: int
     queue_offset: int
     """The broker's."""
+    commit_log_offset: int
+    store_size: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +123,7 @@ class ImportResult:
     without_entry: int = 0
     """How many of the messages have no entry that shows their place, but those of BatchCQ topics."""
     last_without: Mapping[QueueKey, WithoutEntry] = field(default_factory=dict)
-    """The last one of them in each queue."""
+    """The one with the highest queue offset of them in each queue."""
     last: Written | None = None
     """The last record; None: the task has read none."""
     failed: bool = False

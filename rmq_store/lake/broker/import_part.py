@@ -64,11 +64,6 @@ class LogRead:
         return sum(result.without_entry for result in self.results)
 
     @property
-    def skipped(self) -> list[Skipped]:
-        """What a salvage left out of the files that were read."""
-        return [skip for result in self.results for skip in result.skipped]
-
-    @property
     def begins(self) -> dict[QueueKey, int]:
         """Of queues without entries the commit log offset at which their newest generation begins, where messages of an older
         one are before it in the part."""

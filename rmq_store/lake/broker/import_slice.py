@@ -64,12 +64,12 @@ def _imported(job: ImportJob, task: ImportTask, attempt: str) -> ImportResult:
     at, chunk_bytes, read_end = task.begin, CHUNK_BYTES, task.end
     files: list[StagedFile] = []
     produced: list[Produced] = []
-    skipped: list[Skipped] = []
     messages = deleted = 0
     torn: Damage | None = None
     last: Written | None = None
     reader = EntryReader(job.source, job.queues, job.file_bytes)
     chunks = Chunks(reader, task.file)
+    skipped = chunks.skipped
     while True:
         end = min(at + chunk_bytes, read_end)
         data = job.source.read(task.file.name, at - task.file.start_offset, end - task.file.start_offset)
@@ -85,14 +85,14 @@ def _imported(job: ImportJob, task: ImportTask, attempt: str) -> ImportResult:
             item = without_misplaced(job, chunks, item)
             messages += item.num_rows
             part = task.number * PARTS_PER_FILE + len(files)
-            before = len(chunks.misplaced)
+            before = chunks.misplaced
             for file, segments in staged(job, chunks, item, part, attempt):
                 if len(files) == PARTS_PER_FILE:
                     raise BadData(_too_many_files(task))
                 files.append(file)
                 produced += segments
                 deleted -= sum(segment.count for segment in segments)
-            left_out = len(chunks.misplaced) - before
+            left_out = chunks.misplaced - before
             messages -= left_out
             deleted += (pc.sum(item.column("indexed")).as_py() or 0) - left_out
         match stop:
@@ -150,7 +150,7 @@ def _imported(job: ImportJob, task: ImportTask, attempt: str) -> ImportResult:
             files=tuple(files),
             produced=tuple(produced),
             stopped_by=stopped_by,
-            skipped=(*skipped, *chunks.misplaced),
+            skipped=tuple(skipped),
             torn=torn,
             has_bytes_after=has_bytes_after,
             last=last,

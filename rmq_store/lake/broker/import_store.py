@@ -288,7 +288,7 @@ class _Import:
         Raises DamagedRecord for the first one when this is not a salvage."""
         *older, _ = names
         read = self._read(job, begin, older, progress)
-        records = misplaced_records(job, read, positions, partial(salvages_of, self.shard, names))
+        records = misplaced_records(job, read, positions)
         if not records:
             return job, read
         if not job.salvage:

@@ -9,17 +9,16 @@ own: what the broker had not written yet is the same, and then no entry of anoth
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache
+from collections.abc import Iterator, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from rmq_store.broker_files.consume_queue_file import ConsumeQueueFiles
 from rmq_store.broker_files.queue_generations import QueueKey
-from rmq_store.commit.ctl import Ctl
 from rmq_store.commit.positions import Positions, import_id, max_id
-from rmq_store.lake.broker.import_commit import all_skipped
-from rmq_store.lake.broker.import_entries import EntryReader, Place, Slots
+from rmq_store.lake.broker.import_commit import skipped_bytes
+from rmq_store.lake.broker.import_entries import MOST_MISPLACED, Entries, EntryReader, Place, Slots
 from rmq_store.lake.broker.import_job import ImportJob, WithoutEntry
 from rmq_store.lake.broker.import_part import LogRead
 from rmq_store.lake.broker.salvage import Skipped
@@ -29,25 +28,18 @@ from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import LMQ_PREFIX, MessageConst
 
 _PIECE_ENTRIES = 1 << 18
-_LEAST_RECORD_BYTES = 92
-"""With IPv4 hosts, a topic of one byte, and neither body nor properties."""
+_MOST_GAP = 1 << 32
+"""Offsets of one queue: no broker loses so many messages of it, and a window could not count them."""
+_DISPATCH_SEPARATOR = ","
+"""Of the queues that INNER_MULTI_DISPATCH names."""
 
 
-def misplaced_records(
-    job: ImportJob, read: LogRead, positions: Positions, salvages: Callable[[], Iterable[Ctl]]
-) -> list[Skipped]:
-    """Those of the part, by place. ``positions``: before it. ``salvages``: reads those of the log before it."""
+def misplaced_records(job: ImportJob, read: LogRead, positions: Positions) -> list[Skipped]:
+    """Those of the part, by place. ``positions``: before it."""
     if not read.without_entry:
         return []
     queues = _Queues(job, read, positions)
-    by_place = {skip.begin: skip for skip in queues.of_other_entries()}
-
-    def lost_bytes() -> int:
-        skipped = all_skipped(read, positions.get(import_id(job.broker_name)), salvages())
-        return sum(skip.end - skip.begin for skip in skipped)
-
-    if job.salvage:
-        by_place = {skip.begin: skip for skip in queues.far_ahead(cache(lost_bytes))} | by_place
+    by_place = {skip.begin: skip for skip in (*queues.far_ahead(), *queues.of_other_entries())}
     return [by_place[place] for place in sorted(by_place)]
 
 
@@ -59,6 +51,9 @@ class _Queues:
         self._read = read
         self._positions = positions
         self._reader = EntryReader(job.source, job.queues, job.file_bytes)
+        skipped = skipped_bytes(read, positions.get(import_id(job.broker_name)))
+        self._skipped_begins = np.array([skip.begin for skip in skipped], np.int64)
+        self._skipped_ends = np.array([skip.end for skip in skipped], np.int64)
         self._ranges: dict[QueueKey, list[range]] = defaultdict(list)
         for segment in sorted(read.produced, key=lambda segment: segment.base or 0):
             begin = (segment.base or 0) - job.base(segment.queue)
@@ -79,24 +74,17 @@ class _Queues:
             if holes:
                 yield from self._in_holes(slots.queue, files, holes)
 
-    def far_ahead(self, lost_bytes: Callable[[], int]) -> Iterator[Skipped]:
-        """The last ones of their queues, without an entry, behind more offsets than the messages in the lost bytes can have
-        had: the next message would have a lower offset, and no import could go on."""
+    def far_ahead(self) -> Iterator[Skipped]:
+        """Those without an entry behind more offsets than a queue can have lost."""
         newest: dict[QueueKey, WithoutEntry] = {}
         for key, record in (item for result in self._read.results for item in result.last_without.items()):
             newest[key] = max(record, newest.get(key, record))
         for key, record in newest.items():
             *before, own = self._ranges.get(key, [range(0)])
-            if own != range(record.queue_offset, record.queue_offset + 1):
-                continue
-            known = before[-1].stop if before else self._known(self._queue(key))
-            if known is not None and record.queue_offset > known + lost_bytes() // _LEAST_RECORD_BYTES:
-                yield Skipped(
-                    record.commit_log_offset,
-                    record.commit_log_offset + record.store_size,
-                    f"its QUEUEOFFSET is {record.queue_offset}, but {self._queue(key)} ends at {known} before it, and the log "
-                    "has not lost so many messages",
-                )
+            known = before[-1].stop if before else (self._known(self._queue(key)) or 0)
+            if own == range(record.queue_offset, record.queue_offset + 1) and own.start > known + _MOST_GAP:
+                reason = f"its QUEUEOFFSET is {own.start}, but {self._queue(key)} ends at {known} before it"
+                yield Skipped(record.commit_log_offset, record.commit_log_offset + record.store_size, reason)
 
     def _queue(self, key: QueueKey) -> MessageQueue:
         return MessageQueue(key[0], self._job.broker_name, key[1])
@@ -123,29 +111,51 @@ class _Queues:
 
     def _in_holes(self, queue: MessageQueue, files: ConsumeQueueFiles, holes: Sequence[range]) -> Iterator[Skipped]:
         in_part = files.offsets_in(self._read.begin, self._read.end)
+        candidates: list[tuple[Place, np.void]] = []
         for hole in holes:
             begin, stop = max(hole.start, in_part.start), min(hole.stop, in_part.stop)
             for at in range(begin, stop, _PIECE_ENTRIES):
                 (entries,) = self._reader.read([Slots(queue, at, min(_PIECE_ENTRIES, stop - at))])
-                places = entries["commit_log_offset"]
-                is_left = (entries["size"] > 0) & (places >= self._read.begin) & (places < self._read.end)
-                for skip in self._read.skipped:
-                    is_left &= (places < skip.begin) | (places >= skip.end)
-                for number in np.flatnonzero(is_left).tolist():
-                    place = Place(queue.topic, queue.queue_id, at + number)
-                    record = self._reader.record(entries[number])
-                    if record is not None and self._is_elsewhere(record, place):
-                        yield Skipped(
-                            record.commit_log_offset, record.commit_log_offset + record.store_size, place.reason
-                        )
+                numbers = np.flatnonzero(self._is_read(entries)).tolist()
+                if len(candidates) + len(numbers) > MOST_MISPLACED:
+                    return
+                candidates += [(Place(queue.topic, queue.queue_id, at + number), entries[number]) for number in numbers]
+        for place, entry in candidates:
+            record = self._reader.record(entry)
+            if record is not None and self._is_misplaced(record, place):
+                yield Skipped(record.commit_log_offset, record.commit_log_offset + record.store_size, place.reason)
 
-    def _is_elsewhere(self, record: Record, place: Place) -> bool:
-        """Whether a record to which the entry of the place points is wrong, and not the entry, as where the record has its own.
-        One for several queues (INNER_MULTI_DISPATCH) has entries in all of them."""
-        if MessageConst.INNER_MULTI_DISPATCH in record.properties:
-            return False
+    def _is_read(self, entries: Entries) -> npt.NDArray[np.bool_]:
+        """Mask of the entries that point to what was read of the log, and not left out."""
+        places = entries["commit_log_offset"]
+        is_read: npt.NDArray[np.bool_] = entries["size"] > 0
+        is_read &= (places >= self._read.begin) & (places < self._read.end)
+        if len(self._skipped_begins):
+            number = np.searchsorted(self._skipped_begins, places, side="right") - 1
+            is_read &= (number < 0) | (places >= self._skipped_ends[number])
+        return is_read
+
+    def _is_misplaced(self, record: Record, place: Place) -> bool:
+        """Whether a record is wrong to which the entry of the place points. The entry may be left over from a message that the
+        broker has lost: then the record has an entry of its own, or it has none and continues its queue."""
         own = Place(record.topic, record.queue_id, record.queue_offset)
-        if own == place or (own.topic, own.queue_id) not in self._job.queues:
+        if place.topic in record.properties.get(MessageConst.INNER_MULTI_DISPATCH, "").split(_DISPATCH_SEPARATOR):
+            return False  # it has entries in several queues
+        if own == place:
             return True
-        ((entry,),) = self._reader.read([Slots(self._queue(own[:2]), own.queue_offset, 1)])
-        return bool(entry["commit_log_offset"] != record.commit_log_offset or not entry["size"])
+        entry = self._entry(own)
+        if entry["size"]:
+            return bool(entry["commit_log_offset"] != record.commit_log_offset)
+        return not any(self._has_message(own, offset) for offset in (own.queue_offset - 1, own.queue_offset + 1))
+
+    def _entry(self, place: Place) -> np.void:
+        """That of the place; zeros: it has none."""
+        ((entry,),) = self._reader.read([Slots(self._queue((place.topic, place.queue_id)), place.queue_offset, 1)])
+        item: np.void = entry
+        return item
+
+    def _has_message(self, place: Place, queue_offset: int) -> bool:
+        """Whether a message with this offset is in the queue of the place, or was."""
+        key = (place.topic, place.queue_id)
+        known = self._known(self._queue(key)) or 0
+        return queue_offset < known or any(queue_offset in offsets for offsets in self._ranges.get(key, ()))
