@@ -22,9 +22,11 @@ from rmq_store.commit.ctl import Action, Actor, Ctl
 from rmq_store.errors import BadData, CommitOutcomeUnknown, MissingFile, StoreUnusable, WrongUse
 from rmq_store.lake.broker.root_file_source import file_source
 from rmq_store.lake.table import s3
+from rmq_store.lake.table.delta_entry import entry_name
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.stage import stage_ctl
+from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.table.store_errors import is_refused
 from rmq_store.utils.host import Host
 from tests.s3 import S3Root, S3Server
@@ -185,6 +187,14 @@ def test_an_import_from_nowhere_is_refused(s3_server: S3Server, tmp_path: Path) 
 
 
 # --- settings ---
+
+
+def test_no_store_is_made_over_the_tables_of_one_in_s3(s3_root: S3Root) -> None:
+    """As where the first backup was broken off: its target has tables, and no description yet."""
+    s3_root.root.create_exclusively(f"local/commitlog/_delta_log/{entry_name(1)}", b"{}")
+    for use in (LakeStore.init, LakeStore.open):
+        with pytest.raises(StoreUnusable, match="a backup that was broken off, run that backup again"):
+            use(s3_root.root)
 
 
 def test_secrets_are_not_in_the_text_form_of_a_root(s3_root: S3Root) -> None:

@@ -4,9 +4,9 @@ Format 1 was written by the Delta library. Format 2 has the same tables and file
 ``lake/table/delta_log.py`` only (``docs/decisions/0011-own-log.md``): each table gets an entry with this project's writer
 feature, which an earlier version and other tools refuse, settings under which nothing else cleans its log up, and the
 columns that were added since. Old files lack these; their rows have nulls there. A table of format 2 with other properties,
-as a version between the releases wrote them, gets those of this one. A table whose log has a description that only rmq can
-read, as such a version wrote it too, gets this again, and a checkpoint from which other readers begin: the Delta library, when
-it writes one, refuses the entry also where a later one corrects it.
+as a version between the releases wrote them, gets those of this one; that version can still write. A table whose log has a
+description that only rmq can read, as such a version wrote it too, gets this again, and a checkpoint from which other readers
+begin: the Delta library, when it writes one, refuses the entry also where a later one corrects it.
 """
 
 from __future__ import annotations

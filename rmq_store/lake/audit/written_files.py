@@ -1,8 +1,8 @@
 """Each live file of rows is named by the record of the commit that wrote it, whose id begins the file's name.
 
 What no record names, another tool wrote: its rows are in the table twice, or belong to no commit. The records of an earlier
-version name no files; after an upgrade no earlier version writes (docs/decisions/0018-digests.md). A file of records is named
-only by a compaction: ``derived.py`` finds a record that is there twice.
+version name no files; after an upgrade no version of an earlier format writes (docs/decisions/0018-digests.md). A file of
+records is named only by a compaction: ``derived.py`` finds a record that is there twice.
 """
 
 from __future__ import annotations

@@ -31,6 +31,8 @@ _MOST_NAMES = 1_000
 _OWN_FOLDERS = (SHARDS, "_probe")
 """What is no shard at the top level of the root: the entries, and what ``Root.check_exclusive_create`` writes."""
 _HOST = Host()
+_NAMES_IN_S3 = 32
+"""So many where there is no store: in S3 each costs a request."""
 _SHARD_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _ENTRY = re.compile(rf"{SHARDS}/({_SHARD_NAME.pattern})\.json")
 
@@ -200,13 +202,16 @@ def stray_files(root: Root) -> list[str]:
     return [name for name, _ in root.list(SHARDS) if not _ENTRY.fullmatch(name)]
 
 
-def unnamed_shards(root: Root) -> list[str]:
+def unnamed_shards(root: Root, most_names: int | None = None) -> list[str]:
     """The folders with the commits of a shard for which there is no entry, sorted: a query leaves out their messages.
+    ``most_names``: how many of the root's names are looked at; None: all that are listed.
 
     A shard without commits does not count: its tables are made before its entry.
     """
     named = {SHARDS, *_named_shards(root)}
-    others = [name for name in root.names(_MOST_NAMES) if name not in named and _SHARD_NAME.fullmatch(name)]
+    others = [name for name in root.names(_MOST_NAMES) if name not in named and _SHARD_NAME.fullmatch(name)][
+        :most_names
+    ]
     folders = [name for name in others if root.names_in(f"{name}/{_COMMITLOG}", after=entry_name(0))[0]]
     return sorted({*folders} - {*_named_shards(root)}) if folders else []  # another process may have made one meanwhile
 
@@ -225,11 +230,11 @@ def refuse_unnamed_shards(root: Root) -> None:
 def _refuse_shards_without_store(root: Root) -> None:
     """Raises DescriptionDamaged when there are shards: another ``store.json`` would give them other delay levels.
 
-    Tables without an entry are looked for in a folder only: in S3 that is a request for each name, maybe of a whole bucket.
+    Tables without an entry are looked for in few folders in S3: that is a request for each name, maybe of a whole bucket.
     """
-    if _named_shards(root) or (root.is_local and unnamed_shards(root)):
+    if _named_shards(root) or unnamed_shards(root, None if root.is_local else _NAMES_IN_S3):
         raise DescriptionDamaged(
             f"{root.location}/{STORE} is gone, but the shards of a store are there: restore it from a backup. The tables are "
-            "not affected",
+            "not affected. If this is the target of a backup that was broken off, run that backup again",
             STORE,
         )
