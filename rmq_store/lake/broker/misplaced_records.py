@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from rmq_store.broker_files.consume_queue_file import ConsumeQueueFiles
 from rmq_store.broker_files.queue_generations import QueueKey
-from rmq_store.commit.positions import Positions, import_id, max_id
+from rmq_store.commit.positions import Positions, import_id
 from rmq_store.lake.broker.import_commit import skipped_bytes
 from rmq_store.lake.broker.import_entries import MOST_MISPLACED, Entries, EntryReader, Place, Slots
 from rmq_store.lake.broker.import_job import ImportJob, WithoutEntry
@@ -62,17 +62,14 @@ class _Queues:
 
     def of_other_entries(self) -> Iterator[Skipped]:
         """Those to which the entry of another place points."""
-        queues = {
-            self._queue(key): files for key, files in self._job.queues.items() if not key[0].startswith(LMQ_PREFIX)
-        }
-        ends = [Slots(queue, self._end(queue, files), 1) for queue, files in queues.items()]
-        for slots, entries in zip(ends, self._reader.read(ends), strict=True):
-            files, entry = queues[slots.queue], entries[0]
-            holes = self._holes(slots.queue, files)
+        queues = {key: files for key, files in self._job.queues.items() if not key[0].startswith(LMQ_PREFIX)}
+        ends = [Slots(self._queue(key), self._end(key, files), 1) for key, files in queues.items()]
+        for (key, files), slots, (entry,) in zip(queues.items(), ends, self._reader.read(ends), strict=True):
+            holes = self._holes(key, files)
             if entry["size"] and entry["commit_log_offset"] < self._read.end:
                 holes.append(range(slots.begin, files.files[-1].end_offset // UNIT_BYTES))
             if holes:
-                yield from self._in_holes(slots.queue, files, holes)
+                yield from self._in_holes(key, files, holes)
 
     def far_ahead(self) -> Iterator[Skipped]:
         """Those without an entry behind more offsets than a queue can have lost."""
@@ -81,7 +78,7 @@ class _Queues:
             newest[key] = max(record, newest.get(key, record))
         for key, record in newest.items():
             *before, own = self._ranges.get(key, [range(0)])
-            known = before[-1].stop if before else (self._known(self._queue(key)) or 0)
+            known = before[-1].stop if before else self._known(key)
             if own == range(record.queue_offset, record.queue_offset + 1) and own.start > known + _MOST_GAP:
                 reason = f"its QUEUEOFFSET is {own.start}, but {self._queue(key)} ends at {known} before it"
                 yield Skipped(record.commit_log_offset, record.commit_log_offset + record.store_size, reason)
@@ -89,37 +86,36 @@ class _Queues:
     def _queue(self, key: QueueKey) -> MessageQueue:
         return MessageQueue(key[0], self._job.broker_name, key[1])
 
-    def _known(self, queue: MessageQueue) -> int | None:
-        """The broker's offset up to which the queue was imported before the part; None: it is not known here."""
-        end = self._positions.get(max_id(queue))
-        return None if end is None else end - self._job.base(queue)
+    def _known(self, key: QueueKey) -> int:
+        """The broker's offset up to which the queue was imported before the part; 0: it was not."""
+        queue = self._queue(key)
+        return max(self._positions.max_offset(queue) - self._job.base(queue), 0)
 
-    def _end(self, queue: MessageQueue, files: ConsumeQueueFiles) -> int:
-        ranges = self._ranges.get((queue.topic, queue.queue_id))
-        known = ranges[-1].stop if ranges else (self._known(queue) or 0)
-        return max(known, files.files[0].start_offset // UNIT_BYTES)
+    def _end(self, key: QueueKey, files: ConsumeQueueFiles) -> int:
+        ranges = self._ranges.get(key)
+        return max(ranges[-1].stop if ranges else self._known(key), files.files[0].start_offset // UNIT_BYTES)
 
-    def _holes(self, queue: MessageQueue, files: ConsumeQueueFiles) -> list[range]:
+    def _holes(self, key: QueueKey, files: ConsumeQueueFiles) -> list[range]:
         """The offsets before the end that have no message in this part or before it, as far as the files reach."""
-        at = max(self._known(queue) or 0, files.files[0].start_offset // UNIT_BYTES)
+        at = max(self._known(key), files.files[0].start_offset // UNIT_BYTES)
         holes = []
-        for offsets in self._ranges.get((queue.topic, queue.queue_id), ()):
+        for offsets in self._ranges.get(key, ()):
             if at < offsets.start:
                 holes.append(range(at, min(offsets.start, files.files[-1].end_offset // UNIT_BYTES)))
             at = max(at, offsets.stop)
         return [hole for hole in holes if hole]
 
-    def _in_holes(self, queue: MessageQueue, files: ConsumeQueueFiles, holes: Sequence[range]) -> Iterator[Skipped]:
+    def _in_holes(self, key: QueueKey, files: ConsumeQueueFiles, holes: Sequence[range]) -> Iterator[Skipped]:
         in_part = files.offsets_in(self._read.begin, self._read.end)
         candidates: list[tuple[Place, np.void]] = []
         for hole in holes:
             begin, stop = max(hole.start, in_part.start), min(hole.stop, in_part.stop)
             for at in range(begin, stop, _PIECE_ENTRIES):
-                (entries,) = self._reader.read([Slots(queue, at, min(_PIECE_ENTRIES, stop - at))])
+                (entries,) = self._reader.read([Slots(self._queue(key), at, min(_PIECE_ENTRIES, stop - at))])
                 numbers = np.flatnonzero(self._is_read(entries)).tolist()
                 if len(candidates) + len(numbers) > MOST_MISPLACED:
                     return
-                candidates += [(Place(queue.topic, queue.queue_id, at + number), entries[number]) for number in numbers]
+                candidates += [(Place(*key, at + number), entries[number]) for number in numbers]
         for place, entry in candidates:
             record = self._reader.record(entry)
             if record is not None and self._is_misplaced(record, place):
@@ -157,5 +153,4 @@ class _Queues:
     def _has_message(self, place: Place, queue_offset: int) -> bool:
         """Whether a message with this offset is in the queue of the place, or was."""
         key = (place.topic, place.queue_id)
-        known = self._known(self._queue(key)) or 0
-        return queue_offset < known or any(queue_offset in offsets for offsets in self._ranges.get(key, ()))
+        return queue_offset < self._known(key) or any(queue_offset in offsets for offsets in self._ranges.get(key, ()))
