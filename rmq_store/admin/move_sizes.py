@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from rmq_store.commit.ctl import Moved, is_born_here
+from rmq_store.commit.ctl import SCHEDULE_GROUP, Moved, is_born_here
 from rmq_store.commit.positions import ABSENT, Positions, QueueRange
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import retry_topic
 from rmq_store.utils.suggestions import listed
+from rmq_store.window.due import start_in
 
 
 class Direction(StrEnum):
@@ -56,6 +57,8 @@ class StateBefore:
 
     def first_start(self, group: str, queue: MessageQueue) -> int | None:
         """The offset from which the group would start without a committed one; None where its settings decide."""
+        if group == SCHEDULE_GROUP:
+            return start_in(self.positions, queue).offset
         if queue in self.observed:
             return self.observed[queue]
         is_later = self.later_queues_start_at_min and is_born_here(queue.broker_name)

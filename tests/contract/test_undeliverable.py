@@ -51,6 +51,8 @@ DAMAGES: list[tuple[dict[str, str | None], str]] = [
     ({"REAL_TOPIC": ""}, "its REAL_TOPIC '' is blank"),
     ({"REAL_TOPIC": "La\x01er"}, r"its REAL_TOPIC 'La\\x01er' has characters other than letters"),
     ({"REAL_TOPIC": "x" * 128}, "its REAL_TOPIC .x+ is too long"),
+    ({"REAL_TOPIC": SCHEDULE}, f"its REAL_TOPIC {SCHEDULE} holds delayed messages"),
+    ({"REAL_TOPIC": "rmq_sys_wheel_timer"}, "its REAL_TOPIC rmq_sys_wheel_timer holds delayed messages"),
     ({"REAL_QID": "p"}, "its REAL_QID is 'p', it must be a whole number from 0 to 2147483647"),
     ({"REAL_QID": ""}, "its REAL_QID is ''"),
     ({"REAL_QID": "-3"}, "its REAL_QID is '-3'"),
@@ -240,6 +242,17 @@ def test_the_command_is_an_error_that_says_what_to_do_and_that_works(damaged: Rm
     assert damaged.json("audit", "--full")["audit"] == []
     (row,) = damaged.json("sql", "SELECT reason FROM offset_history WHERE action = 'reset'")
     assert row == {"reason": "its topic is not known"}
+
+
+def test_a_reset_says_what_it_passes_over_in_a_level_that_has_no_offset_yet(rmq: Rmq) -> None:
+    rmq("init")
+    level = {"topic": SCHEDULE, "queue_id": 2}
+    values = [level | {"queue_offset": n, "properties": {"UNIQ_KEY": f"k{n}", "DELAY": "3"}} for n in range(5)]
+    rmq.json("import-store", str(store_of(rmq.folder / "broker", *values)), "--broker", "broker-a")
+    rmq.json("cutover", "--broker", "broker-a", "--reason", "moved")
+    reset = ("reset", "--group", SCHEDULE_GROUP, "--topic", SCHEDULE, "--queue", "broker-a:2", "--to-offset", "4")
+    for options in (("--dry-run",), ()):
+        assert rmq.json(*reset, "--reason", "no topic", *options)["messages"] == -4
 
 
 def test_the_same_request_goes_on_once_the_message_is_passed_over(damaged: Rmq) -> None:
