@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from rmq_store.broker_files.commit_log_file import list_commit_log, read_log
+from rmq_store.broker_files.consume_queue_file import ConsumeQueueFiles
 from rmq_store.broker_files.file_source import LocalFileSource
-from rmq_store.lake.broker import import_store
+from rmq_store.lake.broker import import_slice, import_store
 from rmq_store.lake.broker.import_entries import EntryReader
 from rmq_store.lake.broker.import_part import LogRead, read_part
 from rmq_store.log.consume_queue import UNIT_BYTES
@@ -25,7 +26,7 @@ from tests.contract.test_lost_ends import log_of
 from tests.contract.test_queue_generations import OVER_GAPS, broker_of, configs_of, with_queues
 
 IN_LOG = "SELECT topic, queue_id, queue_offset, decode(body) AS body FROM messages ORDER BY ALL"
-QUEUEID_AT, QUEUEOFFSET_AT, SYSFLAG_AT = 12, 20, 36
+QUEUEID_AT, QUEUEOFFSET_AT, SYSFLAG_AT, STORETIMESTAMP_AT = 12, 20, 36, 56
 QUEUE = MessageQueue("T", "broker-a", 0)
 MESSAGES = 8
 """Of each queue. Those of queue 1 follow half of those of queue 0."""
@@ -83,9 +84,8 @@ CHANGES = {
     "offset of a later one": ("T03", other_offset("T03", 7)),
     "offset of an earlier one": ("T03", other_offset("T03", 2)),
     "offset 0": ("T04", other_offset("T04", 0)),
-    "offset of the last one": ("T07", other_offset("T07", 7 ^ 1 << 40)),
-    "queue that other messages have": ("T03", other_queue("T03", 1)),
     "queue with a free place": ("T06", other_queue("T06", 1)),
+    "next queue, which goes on": ("T07", other_queue("T07", 1)),
     "queue without messages": ("T03", other_queue("T03", 1 << 9)),
     "queue of the last one": ("T07", other_queue("T07", 4)),
     "topic without messages": ("T03", other_topic("T03", "V")),
@@ -212,6 +212,76 @@ def entries_of(folder: Path, queue: str = "T/0") -> Path:
     return path
 
 
+def test_a_record_that_may_be_one_of_a_deleted_topic_is_in_no_queue(rmq_with_listener: Rmq) -> None:
+    """The messages of the queue that it says, and their entries, come later in the log."""
+    rmq = rmq_with_listener
+    folder = broker(rmq.folder / "broker")
+    other_queue("T03", 1)(folder)
+    refused = rmq("import-store", str(folder), "--broker", "broker-a")
+    assert (refused.exit_code, "no message at [3, 4)" in refused.err) == (1, True)
+    report = rmq.json("import-store", str(folder), "--broker", "broker-a", "--salvage")
+    assert (report["salvaged"], report["deleted"], len(report["queue_gaps"])) == ([], 1, 1)
+    rmq.json("cutover", "--broker", "broker-a", "--reason", "switched off")
+    rmq.json("consume", "--group", "g")
+    assert "T03" not in (rmq.folder / "bodies.txt").read_text().split()
+
+
+UNCERTAIN = {
+    "a last one, further on": ("T07", other_offset("T07", 7 ^ 1 << 6), "T:0 offset 71"),
+    "the first one of its queue, of a new queue": ("T00", other_queue("T00", 2), "T:2 offset 0"),
+}
+
+
+@pytest.mark.parametrize("name", UNCERTAIN)
+def test_where_nothing_tells_whether_the_record_or_the_entry_is_wrong_nothing_is_imported(
+    rmq_with_listener: Rmq, name: str
+) -> None:
+    """The entry may be one of a message that the broker has lost, and the record's own one not in the copy yet."""
+    rmq, (body, damage, own) = rmq_with_listener, UNCERTAIN[name]
+    folder = broker(rmq.folder / "broker")
+    damage(folder)
+    for options in ((), ("--salvage",)):
+        refused = rmq("import-store", str(folder), "--broker", "broker-a", *options)
+        assert refused.exit_code == 1
+        assert f"says that it is {own}, of which there is no entry" in refused.err
+        assert f"entry of T:0 offset {body[-1]} points to it" in refused.err
+    shutil.rmtree(folder / "consumequeue/T/0")
+    options = () if body == "T00" else ("--salvage",)
+    report = rmq.json("import-store", str(folder), "--broker", "broker-a", *options)
+    assert (report["messages"], report["salvaged"]) == (20, [])
+
+
+def test_offsets_that_a_broker_left_out_behind_an_entry_of_a_lost_message(rmq_with_listener: Rmq) -> None:
+    """The entry points to the next message of the queue, whose own one is not in the copy yet: a newer copy has it."""
+    rmq = rmq_with_listener
+    folder = broker(rmq.folder / "broker", more=[message("T", 0, 8)])
+    left_over = entries_of(folder).read_bytes()[: 9 * UNIT_BYTES]
+    folder = broker(folder, more=[message("T", 0, 9)])
+    own = entries_of(folder).read_bytes()[9 * UNIT_BYTES :]
+    entries_of(folder).write_bytes(left_over.ljust(len(left_over) + len(own), b"\0"))
+    for options in ((), ("--salvage",)):
+        refused = rmq("import-store", str(folder), "--broker", "broker-a", *options)
+        assert (refused.exit_code, "import a newer copy" in refused.err) == (1, True)
+    entries_of(folder).write_bytes(left_over + own)
+    report = rmq.json("import-store", str(folder), "--broker", "broker-a", "--salvage")
+    assert (report["messages"], report["salvaged"], len(report["queue_gaps"])) == (21, [], 1)
+
+
+@pytest.mark.parametrize("second", [other_offset("T03", 7), lambda folder: change(folder, "T03", 4, b"damaged")])
+def test_two_damaged_records_side_by_side(rmq_with_listener: Rmq, second: Callable[[Path], None]) -> None:
+    rmq = rmq_with_listener
+    folder = broker(rmq.folder / "broker")
+    for damage in (other_offset("T02", 3), second):
+        damage(folder)
+    report = rmq.json("import-store", str(folder), "--broker", "broker-a", "--salvage")
+    assert len(report["salvaged"]) == 2
+    assert {"T02", "T03"}.isdisjoint(row[3] for row in in_log(rmq))
+    later = broker(folder, MESSAGES + 1)
+    for damage in (other_offset("T02", 3), second):
+        damage(later)
+    assert rmq.json("import-store", str(later), "--broker", "broker-a")["messages"] == 3
+
+
 def test_two_records_that_say_the_place_of_the_other_one_are_left_out_without_entries(rmq_with_listener: Rmq) -> None:
     rmq = rmq_with_listener
     folder = broker(rmq.folder / "broker")
@@ -300,7 +370,7 @@ def test_a_message_of_several_queues_may_be_damaged_too(rmq_with_listener: Rmq, 
     assert "the broker's entry of T:0 offset 8 points to it" in refused.err
 
 
-@pytest.mark.parametrize("damage", [other_queue("T08", 1), other_offset("T08", 3)])
+@pytest.mark.parametrize("damage", [other_queue("T08", 9), other_offset("T08", 3)])
 def test_an_import_of_which_nothing_is_left(rmq_with_listener: Rmq, damage: Callable[[Path], None]) -> None:
     rmq = rmq_with_listener
     rmq.json("import-store", str(broker(rmq.folder / "broker")), "--broker", "broker-a")
@@ -309,6 +379,28 @@ def test_an_import_of_which_nothing_is_left(rmq_with_listener: Rmq, damage: Call
     report = rmq.json("import-store", str(folder), "--broker", "broker-a", "--salvage")
     assert (report["messages"], len(report["salvaged"])) == (0, 1)
     assert len(in_log(rmq)) == 20
+
+
+def test_a_day_of_which_nothing_is_left_takes_no_file_number(rmq_with_listener: Rmq, monkeypatch: Any) -> None:
+    """The next table of the task would have the same number, and write over the file."""
+    rmq = rmq_with_listener
+    monkeypatch.setattr(import_slice, "CHUNK_BYTES", 1000)
+    folder = broker(rmq.folder / "broker")
+    change(folder, "T02", STORETIMESTAMP_AT, struct.pack(">q", 1_000_000_000_000))
+    other_offset("T02", 6)(folder)
+    report = rmq.json("import-store", str(folder), "--broker", "broker-a", "--salvage")
+    assert (report["messages"], len(report["salvaged"])) == (19, 1)
+    assert len(in_log(rmq)) == 19
+
+
+def test_what_the_brokers_retention_removed_costs_no_search(lake: Lake, tmp_path: Path, monkeypatch: Any) -> None:
+    files = [[message("T", 0, 4 * number + n) for n in range(4)] for number in range(3)]
+    folder = with_queues(log_of(tmp_path / "broker", *files), 0)
+    entries = entries_of(folder).read_bytes()
+    entries_of(folder).write_bytes(entries[: 11 * UNIT_BYTES].ljust(len(entries), b"\0"))
+    (folder / "commitlog" / f"{0:020}").unlink()
+    monkeypatch.setattr(ConsumeQueueFiles, "offsets_in", lambda *_: pytest.fail("the queue is searched"))
+    assert lake.load(folder).messages == 8
 
 
 def test_the_entries_of_a_log_file_that_is_missing_are_not_looked_up(

@@ -105,16 +105,16 @@ def without_misplaced(job: ImportJob, chunks: Chunks, rows: pa.Table) -> pa.Tabl
 def staged(
     job: ImportJob, chunks: Chunks, rows: pa.Table, part: int, attempt: str
 ) -> Iterator[tuple[StagedFile, list[Produced]]]:
-    """The files of a chunk, one per day, and their segments."""
+    """The files of a chunk, one per day, and their segments. ``part``: the number of the first one."""
     days = rows.column("store_timestamp").to_numpy() // _DAY_MS
-    for number, day in enumerate(np.unique(days).tolist()):
+    for day in np.unique(days).tolist():
         of_day = (
             rows if days[0] == day and days[-1] == day and (days == day).all() else rows.filter(pa.array(days == day))
         )
-        table, runs = _sorted(job, chunks, of_day, part + number)
+        table, runs = _sorted(job, chunks, of_day, part)
         if not table.num_rows:  # all of them are left out
             continue
-        name = f"{job.commit_id}-{part + number:08d}-{attempt}"
+        name = f"{job.commit_id}-{part:08d}-{attempt}"
         new_file = NewFile(
             kind="msg",
             name=name,
@@ -123,7 +123,8 @@ def staged(
             runs=[begin for _, begin, _ in runs],
         )
         file = stage(job.root, job.table, new_file)
-        yield file, [_segment(table, run, part + number, file.path) for run in runs]
+        yield file, [_segment(table, run, part, file.path) for run in runs]
+        part += 1
 
 
 def _sorted(job: ImportJob, chunks: Chunks, rows: pa.Table, part: int) -> tuple[pa.Table, list[_RowsOf]]:

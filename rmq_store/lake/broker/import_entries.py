@@ -117,7 +117,10 @@ class Place(NamedTuple):
     @property
     def reason(self) -> str:
         """Why a record is damaged that is at another one."""
-        return f"the broker's entry of {self.topic}:{self.queue_id} offset {self.queue_offset} points to it"
+        return f"the broker's entry of {self} points to it"
+
+    def __str__(self) -> str:
+        return f"{self.topic}:{self.queue_id} offset {self.queue_offset}"
 
 
 class EntryReader:
@@ -150,6 +153,12 @@ class EntryReader:
             self._blocks[block.queue] = (block.begin, read)
             answers[number] = read[: several[number].count]
         return [answer for answer in answers if answer is not None]
+
+    def entry(self, queue: MessageQueue, queue_offset: int) -> np.void:
+        """That of a place; zeros: it has none."""
+        ((entry,),) = self.read([Slots(queue, queue_offset, 1)])
+        item: np.void = entry
+        return item
 
     def newest(self, queue: MessageQueue) -> Newest:
         """What the queue's files have, as they were when the task first asked."""
@@ -313,20 +322,31 @@ def take_delivery_times(codes: npt.NDArray[np.int64], entries: Entries) -> bool:
 
 def misplaced(reader: EntryReader, run: Run, entries: Entries) -> dict[int, Place]:
     """The messages of a run whose own entries are at other places, by index. What a record says of its place is covered by no
-    checksum: where the entry of this place points to another record, which says this place too, and the entry of another place
-    points to this one, the record is damaged. Empty where an entry of the run differs for another reason, or so many that the
-    entries are those of another queue: ``compare`` raises."""
+    checksum: where the entry of this place is another record's, and the entry of another place points to this one, the record
+    is damaged. Empty where an entry of the run differs for another reason, or so many that the entries are those of another
+    queue: ``compare`` raises."""
     places: dict[int, Place] = {}
     wrong = np.flatnonzero((entries["size"] > 0) & (entries["commit_log_offset"] != run.physical)).tolist()
     if len(wrong) > MOST_MISPLACED:
         return {}
     for at in wrong:
-        is_taken = reader.has_record(run.queue, run.begin + at, entries[at])
+        is_taken = _is_taken(reader, run.queue, run.begin + at, entries[at])
         place = reader.place_of(run.queue.topic, int(run.physical[at])) if is_taken else None
         if place is None:
             return {}
         places[at] = place
     return places
+
+
+def _is_taken(reader: EntryReader, queue: MessageQueue, queue_offset: int, entry: np.void) -> bool:
+    """Whether the entry of a place is true: its record says this place, is damaged, or says one that is another record's."""
+    record = reader.record(entry)
+    if record is None or reader.has_record(queue, queue_offset, entry):
+        return True
+    own = MessageQueue(record.topic, queue.broker_name, record.queue_id)
+    own_entry = reader.entry(own, record.queue_offset)
+    is_other = own_entry["size"] > 0 and own_entry["commit_log_offset"] != record.commit_log_offset
+    return bool(is_other and reader.has_record(own, record.queue_offset, own_entry))
 
 
 def out_of_order(

@@ -9,7 +9,7 @@ own: what the broker had not written yet is the same, and then no entry of anoth
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ import numpy.typing as npt
 from rmq_store.broker_files.consume_queue_file import ConsumeQueueFiles
 from rmq_store.broker_files.queue_generations import QueueKey
 from rmq_store.commit.positions import Positions, import_id
+from rmq_store.errors import BadData
 from rmq_store.lake.broker.import_commit import skipped_bytes
 from rmq_store.lake.broker.import_entries import MOST_MISPLACED, Entries, EntryReader, Place, Slots
 from rmq_store.lake.broker.import_job import ImportJob, WithoutEntry
@@ -25,7 +26,8 @@ from rmq_store.lake.broker.salvage import Skipped
 from rmq_store.log.consume_queue import UNIT_BYTES
 from rmq_store.log.record import Record
 from rmq_store.message.message import MessageQueue
-from rmq_store.message.message_const import LMQ_PREFIX, MessageConst
+from rmq_store.message.message_const import LMQ_PREFIX, SCHEDULE_TOPIC, MessageConst
+from rmq_store.message.properties import tags_code
 
 _PIECE_ENTRIES = 1 << 18
 _MOST_GAP = 1 << 32
@@ -39,7 +41,8 @@ def misplaced_records(job: ImportJob, read: LogRead, positions: Positions) -> li
     if not read.without_entry:
         return []
     queues = _Queues(job, read, positions)
-    by_place = {skip.begin: skip for skip in (*queues.far_ahead(), *queues.of_other_entries())}
+    by_place = {skip.begin: skip for skip in queues.far_ahead()}
+    by_place |= {skip.begin: skip for skip in queues.of_other_entries(by_place)}
     return [by_place[place] for place in sorted(by_place)]
 
 
@@ -60,16 +63,25 @@ class _Queues:
             key = (segment.queue.topic, segment.queue.queue_id)
             self._ranges[key].append(range(begin, begin + segment.count))
 
-    def of_other_entries(self) -> Iterator[Skipped]:
-        """Those to which the entry of another place points."""
+    def of_other_entries(self, damaged: Collection[int]) -> Iterator[Skipped]:
+        """Those, but the ``damaged`` ones, to which the entry of another place points. Raises BadData where nothing tells which
+        of the two is wrong."""
         queues = {key: files for key, files in self._job.queues.items() if not key[0].startswith(LMQ_PREFIX)}
-        ends = [Slots(self._queue(key), self._end(key, files), 1) for key, files in queues.items()]
-        for (key, files), slots, (entry,) in zip(queues.items(), ends, self._reader.read(ends), strict=True):
-            holes = self._holes(key, files)
-            if entry["size"] and entry["commit_log_offset"] < self._read.end:
-                holes.append(range(slots.begin, files.files[-1].end_offset // UNIT_BYTES))
-            if holes:
-                yield from self._in_holes(key, files, holes)
+        holes = [(key, hole) for key, files in queues.items() for hole in self._holes(key, files)]
+        slots = [Slots(self._queue(key), hole.stop - 1, 1) for key, hole in holes]
+        ends = [(key, self._end(key, files)) for key, files in queues.items()]
+        slots += [Slots(self._queue(key), end, 1) for key, end in ends]
+        entries = [entry for (entry,) in self._reader.read(slots)]
+        chosen: dict[QueueKey, list[range]] = defaultdict(list)
+        for (key, hole), entry in zip(holes, entries, strict=False):
+            # Retention has removed the messages of a hole whose last entry is of one before the part.
+            if not entry["size"] or entry["commit_log_offset"] >= self._read.begin:
+                chosen[key].append(hole)
+        for (key, end), entry in zip(ends, entries[len(holes) :], strict=True):
+            if entry["size"] and self._read.begin <= entry["commit_log_offset"] < self._read.end:
+                chosen[key].append(range(end, queues[key].files[-1].end_offset // UNIT_BYTES))
+        for key, of_queue in chosen.items():
+            yield from self._in_holes(key, queues[key], of_queue, damaged)
 
     def far_ahead(self) -> Iterator[Skipped]:
         """Those without an entry behind more offsets than a queue can have lost."""
@@ -105,7 +117,9 @@ class _Queues:
             at = max(at, offsets.stop)
         return [hole for hole in holes if hole]
 
-    def _in_holes(self, key: QueueKey, files: ConsumeQueueFiles, holes: Sequence[range]) -> Iterator[Skipped]:
+    def _in_holes(
+        self, key: QueueKey, files: ConsumeQueueFiles, holes: Sequence[range], damaged: Collection[int]
+    ) -> Iterator[Skipped]:
         in_part = files.offsets_in(self._read.begin, self._read.end)
         candidates: list[tuple[Place, np.void]] = []
         for hole in holes:
@@ -118,7 +132,9 @@ class _Queues:
                 candidates += [(Place(*key, at + number), entries[number]) for number in numbers]
         for place, entry in candidates:
             record = self._reader.record(entry)
-            if record is not None and self._is_misplaced(record, place):
+            if record is None or record.commit_log_offset in damaged:
+                continue
+            if self._is_misplaced(record, place, entry):
                 yield Skipped(record.commit_log_offset, record.commit_log_offset + record.store_size, place.reason)
 
     def _is_read(self, entries: Entries) -> npt.NDArray[np.bool_]:
@@ -131,26 +147,61 @@ class _Queues:
             is_read &= (number < 0) | (places >= self._skipped_ends[number])
         return is_read
 
-    def _is_misplaced(self, record: Record, place: Place) -> bool:
+    def _is_misplaced(self, record: Record, place: Place, entry: np.void) -> bool:
         """Whether a record is wrong to which the entry of the place points. The entry may be left over from a message that the
-        broker has lost: then the record has an entry of its own, or it has none and continues its queue."""
+        broker has lost, and then the record's own entry may only be missing yet. Raises BadData where it cannot be told."""
         own = Place(record.topic, record.queue_id, record.queue_offset)
-        if place.topic in record.properties.get(MessageConst.INNER_MULTI_DISPATCH, "").split(_DISPATCH_SEPARATOR):
-            return False  # it has entries in several queues
+        dispatched = record.properties.get(MessageConst.INNER_MULTI_DISPATCH, "").split(_DISPATCH_SEPARATOR)
+        if place.topic in dispatched or not _is_entry_of(record, entry):
+            return False  # it has entries in several queues, or the entry is another message's
         if own == place:
             return True
-        entry = self._entry(own)
-        if entry["size"]:
-            return bool(entry["commit_log_offset"] != record.commit_log_offset)
-        return not any(self._has_message(own, offset) for offset in (own.queue_offset - 1, own.queue_offset + 1))
+        own_key, is_same_queue = own[:2], own[:2] == place[:2]
+        if self._reader.entry(self._queue(own_key), own.queue_offset)["size"]:
+            return False  # its own, or that of a message of a newer generation of its queue
+        if self._goes_on_behind(own_key, record.commit_log_offset):  # its own entry would have been written, too
+            return is_same_queue or not self._begins_behind(own_key, record.commit_log_offset)
+        beside = (own.queue_offset - 1, own.queue_offset + 1)
+        if own.queue_offset and not is_same_queue:
+            if any(self._has_message(own, offset) for offset in beside):
+                return False
+            if not self._is_known(own_key):
+                return True
+        raise BadData(
+            f"the record at commit log offset {record.commit_log_offset} says that it is {own}, of which there is no entry, "
+            f"but {place.reason}. Nothing after byte {self._read.begin} of the log was imported. If the broker is running, "
+            "import a newer copy, which has all entries. Else the record is damaged, or the entry is one of a message that the "
+            "broker has lost: restore the log file, or, to take the record at its word, import a copy without consumequeue/"
+            f"{place.topic}/{place.queue_id}"
+        )
 
-    def _entry(self, place: Place) -> np.void:
-        """That of the place; zeros: it has none."""
-        ((entry,),) = self._reader.read([Slots(self._queue((place.topic, place.queue_id)), place.queue_offset, 1)])
-        item: np.void = entry
-        return item
+    def _goes_on_behind(self, key: QueueKey, commit_log_offset: int) -> bool:
+        """Whether the queue has the entry of a message that is further on in the log."""
+        if key not in self._job.queues:
+            return False
+        queue, newest = self._queue(key), self._reader.newest(self._queue(key))
+        if not newest.written or newest.last["commit_log_offset"] <= commit_log_offset:
+            return False
+        return self._reader.has_record(queue, newest.written.stop - 1, newest.last) is True
+
+    def _begins_behind(self, key: QueueKey, commit_log_offset: int) -> bool:
+        """Whether the queue's first message is further on in the log: those before it are of a topic that was deleted."""
+        first = self._reader.newest(self._queue(key)).first
+        return first is not None and bool(first[1]["commit_log_offset"] > commit_log_offset)
+
+    def _is_known(self, key: QueueKey) -> bool:
+        """Whether anything but one message of the part says that the queue exists."""
+        return key in self._job.queues or self._known(key) > 0 or sum(map(len, self._ranges.get(key, ()))) > 1
 
     def _has_message(self, place: Place, queue_offset: int) -> bool:
         """Whether a message with this offset is in the queue of the place, or was."""
         key = (place.topic, place.queue_id)
         return queue_offset < self._known(key) or any(queue_offset in offsets for offsets in self._ranges.get(key, ()))
+
+
+def _is_entry_of(record: Record, entry: np.void) -> bool:
+    """Whether the entry has the size and the tags code of the record to which it points. That of a delayed message is its
+    delivery time."""
+    is_delayed = record.topic == SCHEDULE_TOPIC
+    code = tags_code(record.properties.get(MessageConst.TAGS))
+    return bool(entry["size"] == record.store_size and (is_delayed or entry["tags_code"] == code))
