@@ -23,13 +23,17 @@ from rmq_store.consumer.timer import SLOT_MS, SLOTS
 from rmq_store.lake.audit.file_content import ContentJob, ContentTask, read_content
 from rmq_store.lake.audit.finding import Finding, Problem
 from rmq_store.lake.audit.full import full
+from rmq_store.lake.maintain.compact import CompactRequest, compact
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.engine import LocalEngine
+from rmq_store.lake.window.send import send
+from rmq_store.maintain.files_to_join import Limits
 from rmq_store.message.message_const import TIMER_TOPIC
 from rmq_store.message.sys_flag import body_crc
 from rmq_store.utils.host import Host
-from tests.faults.stores import GROUP, HOUR_MS, SHARD, Lake, group_named, write_broker
+from tests.faults.answers import Clock, set_clock
+from tests.faults.stores import GROUP, HOUR_MS, SHARD, TESTS, Lake, group_named, write_broker
 from tests.planted_shard import PlantedShard, Row
 
 ABSORBING = group_named("absorbing", absorb_duplicates=AbsorbRule("KEYS", HOUR_MS))
@@ -441,6 +445,32 @@ def test_a_finding_names_the_messages_of_acked_keys(findings: dict[str, list[Fin
     assert (of_text.group_name, of_text.topic, of_text.queue_id) == (ABSORBING.name, "Orders", 0)
     assert (of_text.begin_offset, of_text.end_offset) == (0, 1)
     assert str(of_text.file).startswith("commitlog/kind=key/")
+
+
+def test_a_joined_message_that_was_born_here_has_the_time_of_its_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A compaction writes the time into the row, and its segment has the least and the greatest of all its commits."""
+    lake, clock = Lake(tmp_path / "store"), Clock()
+    lake.load(write_broker(tmp_path / "broker"))
+    host = set_clock(monkeypatch, clock)
+    for number in range(3):
+        clock.ms += 60_000
+        queues, request = None if number else 1, f"2026-11-20-n{number}"
+        send(lake.store, lake.shard, [Message("Notes", b"note")], request, TESTS, host, create_queues=queues)
+    clock.ms += 2 * HOUR_MS
+    compact(lake.shard, CompactRequest("2026-11-21-maintain", TESTS, limits=Limits(least_files=2)), host)
+    assert audited(lake.store) == []
+    at = PlantedShard(lake.folder, lake.shard_name)
+
+    def earlier(row: Row) -> Row:
+        is_second = (row["topic"], row["queue_offset"]) == ("Notes", 1)
+        return row | {"store_timestamp": row["store_timestamp"] - 1} if is_second else row
+
+    at.rewrite_rows(sent(at), earlier)
+    (finding,) = (one for one in audited(lake.store) if one.problem == Problem.MESSAGE_DIFFERS_FROM_COMMIT)
+    assert (finding.detail, finding.topic) == ("of store_timestamp", "Notes")
+    assert (finding.begin_offset, finding.end_offset) == (1, 2)
 
 
 def test_of_many_acked_keys_some_are_named_and_the_others_counted(sound: Path, tmp_path: Path) -> None:

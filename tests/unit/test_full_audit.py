@@ -11,15 +11,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rmq_store.lake.audit.file_content import SEGMENTS, ContentJob, ContentTask, read_content
+from rmq_store.lake.audit.file_content import BIRTHS, SEGMENTS, ContentJob, ContentTask, read_content
 from rmq_store.lake.audit.finding import Problem
-from rmq_store.lake.audit.full import origins_of, segments_by_file
+from rmq_store.lake.audit.full import births_of, origins_of, segments_by_file
 from rmq_store.lake.table import tables
 from rmq_store.lake.table.object_store import Root
 from rmq_store.message.message import MessageQueue
 
 QUEUE = MessageQueue("Orders", "broker-a", 0)
 LEVEL_QUEUE = MessageQueue("SCHEDULE_TOPIC_XXXX", "broker-a", 2)
+NOTES = MessageQueue("Notes", "lake-broker-a", 0)
 SECOND = MessageQueue("rmq_sys_wheel_timer", "lake-broker-a~", 88)
 SLOT = MessageQueue("rmq_sys_wheel_timer", "lake-broker-a~", 512 + 234)
 DUE_MS = 1_000_000_600_000
@@ -76,8 +77,14 @@ def of_timer(due_ms: int) -> Row:
     return {"tags_code": 0, "properties": [("TIMER_OUT_MS", str(due_ms - 1000))]}
 
 
-def facts(tmp_path: Path, queue: MessageQueue, rows: Sequence[Row], **said: object) -> list[tuple[str, object]]:
-    """What is named of a file with these rows. ``said``: of its segment."""
+def births(*pairs: tuple[str, int]) -> pa.Table:
+    return pa.Table.from_pylist([dict(zip(BIRTHS.names, pair, strict=True)) for pair in pairs], schema=BIRTHS)
+
+
+def facts(
+    tmp_path: Path, queue: MessageQueue, rows: Sequence[Row], born: pa.Table | None = None, **said: object
+) -> list[tuple[str, object]]:
+    """What is named of a file with these rows. ``born``: when its commits were made; ``said``: of its segment."""
     place = {"topic": queue.topic, "broker_name": queue.broker_name, "queue_id": queue.queue_id}
     stored = "store_timestamp" in rows[0]
     each = [
@@ -91,7 +98,11 @@ def facts(tmp_path: Path, queue: MessageQueue, rows: Sequence[Row], **said: obje
     pq.write_table(pa.Table.from_pylist(each, schema=tables.MSG), tmp_path / "f.parquet")
     segment = place | {"base_offset": 10, "end_offset": 10 + len(rows), "first_row": 0, "rel": 0} | said
     task = ContentTask(
-        path="f.parquet", kind="msg", sha256=None, segments=pa.Table.from_pylist([segment], schema=SEGMENTS)
+        path="f.parquet",
+        kind="msg",
+        sha256=None,
+        segments=pa.Table.from_pylist([segment], schema=SEGMENTS),
+        births=births() if born is None else born,
     )
     content = read_content(ContentJob(root=Root.parse(str(tmp_path)), table="."), task, "")
     assert content.error is None
@@ -125,6 +136,42 @@ def test_a_segment_has_the_times_and_the_tags_codes_of_its_rows(
 def test_a_moved_message_without_its_time_is_found(tmp_path: Path) -> None:
     rows: list[Row] = [*ROWS, {"store_timestamp": None, "tags_code": 0}]
     assert facts(tmp_path, QUEUE, rows, **FROM_10_TO_50) == [("of store_timestamp", (13, 14))]
+
+
+@pytest.mark.parametrize(
+    ("times", "commits", "expected"),
+    [
+        ((10, 20, 30), "abc", []),
+        ((10, 11, 30), "abc", [("of store_timestamp", (11, 12))]),
+        ((10, 30, 30), "abc", [("of store_timestamp", (11, 12))]),
+        ((11, 21, 31), "abc", [("of store_timestamp", (10, 13))]),
+        ((10, 11, 30), "axc", [("of commit_id", (11, 12))]),
+        ((10, None, 30), "abc", [("of store_timestamp", (11, 12))]),
+    ],
+)
+def test_a_moved_message_that_was_born_here_has_the_time_of_its_commit(
+    times: Sequence[int | None], commits: str, expected: list[tuple[str, object]], tmp_path: Path
+) -> None:
+    """Also where it is between those of its segment, and where the segment has the same wrong times."""
+    rows: list[Row] = [
+        {"store_timestamp": ms, "commit_id": commit_id, "tags_code": 0}
+        for ms, commit_id in zip(times, commits, strict=True)
+    ]
+    said = {"rel": None, "min_store_timestamp": times[0], "max_store_timestamp": times[-1]}
+    born = births(("a", 10), ("b", 20), ("c", 30))
+    assert facts(tmp_path, NOTES, rows, born, **said) == expected
+
+
+def test_a_task_gets_the_commits_of_its_file_only() -> None:
+    """By the least and the greatest commit id in the statistics, where there are some."""
+    every = births(*((f"{n:032x}", n) for n in range(2_000)))
+    joined = segments(1).drop_columns("file")
+    of_file = births_of({"min_commit_id": f"{7:032x}", "max_commit_id": f"{9:032x}"}, joined, every)
+    assert of_file.column("store_timestamp").to_pylist() == [7, 8, 9]
+    assert len(pickle.dumps(of_file)) < 3_000
+    assert births_of({"min_commit_id": None, "max_commit_id": None}, joined, every) == every
+    known = joined.set_column(joined.column_names.index("commit_id"), "commit_id", pa.array(["a"]))
+    assert len(births_of({"min_commit_id": None, "max_commit_id": None}, known, every)) == 0
 
 
 @pytest.mark.parametrize(

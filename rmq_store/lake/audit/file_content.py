@@ -73,6 +73,9 @@ SEGMENTS = pa.schema(
 more messages. ``commit_id``, ``part`` and ``rel``, of its first row, are null in one that a compaction has written: its rows
 keep those of the commits before. Of an archive they are known (``archive.py``)."""
 
+BIRTHS = pa.schema([tables.CTL.field(name) for name in ("commit_id", "store_timestamp")])
+"""When commits were made that gave their messages their own time, by commit id."""
+
 _SUMS = (
     pa.field("key", pa.int64()),
     pa.field("body", pa.int64()),
@@ -174,6 +177,8 @@ class ContentTask:
     sha256: str | None
     """By the commit that wrote it, hex; None: it recorded none."""
     segments: pa.Table = field(default_factory=SEGMENTS.empty_table)
+    births: pa.Table = field(default_factory=BIRTHS.empty_table)
+    """The commits of the rows that a compaction has moved here (schema BIRTHS)."""
     origins: Mapping[MessageQueue, Numbers] = field(default_factory=dict)
     """The offsets that copies name, ascending."""
     filters: tuple[FilteredRows, ...] = ()
@@ -388,7 +393,9 @@ class _Rows:
                 if expected.null_count < len(expected):
                     is_known = np.asarray(pc.is_valid(expected))
                     yield name, _differ(self.column(name), expected) & is_known & self.placed
-            yield "store_timestamp", self._stored() & self.placed
+            of_another, at_another_time = self._of_other_births()
+            yield "commit_id", of_another
+            yield "store_timestamp", self._stored() & self.placed | at_another_time
             yield "deliver_at", self._due() & self.placed
         for name in _OF_COPIES:
             if self.column(name).null_count < self.batch.num_rows:
@@ -404,6 +411,22 @@ class _Rows:
         least, greatest = (self._by_segment(name) for name in _TIMES)
         outside = pc.fill_null(pc.or_(pc.less(stored, least), pc.greater(stored, greatest)), False)
         return np.asarray(pc.or_(outside, pc.and_(moved, pc.is_null(stored))))
+
+    def _of_other_births(self) -> tuple[Mask, Mask]:
+        """Rows that a compaction has moved here and that were born here: those whose commit made no messages, and those that
+        were stored at another time than their commit. Their segment has only the least and the greatest time of several
+        commits."""
+        nowhere = np.zeros(self.batch.num_rows, np.bool_)
+        moved = pc.and_(pc.is_valid(self.column("queue_offset")), pc.is_null(self._by_segment("commit_id")))
+        checked = np.asarray(moved) & self._born_here & self.placed
+        if not checked.any():
+            return nowhere, nowhere
+        births = self._task.births.combine_chunks()
+        at = pc.index_in(self.column("commit_id"), births.column("commit_id"))
+        differs = pc.not_equal(
+            self.column("store_timestamp"), births.column("store_timestamp").combine_chunks().take(at)
+        )
+        return np.asarray(pc.is_null(at)) & checked, np.asarray(pc.fill_null(differs, False)) & checked
 
     def _due(self) -> Mask:
         """Rows that are due at another time than their segment. Until a message that was born here is moved to another file,

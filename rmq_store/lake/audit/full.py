@@ -3,8 +3,8 @@
 - The bytes of each file are those that its commit wrote, and recorded once.
 - Each row is at the place that its segment says, or of the archive what was moved there; its body has its CRC, its tags code is
   that of its tags and one of those of its segment, and its single keys are those of its KEYS.
-- Each row has what its commit gave it: of a message when it is due, of a copy also the pass, the window and the epoch. Each
-  segment has the times of its rows: of a removed part it keeps them.
+- Each row has what its commit gave it: of a message when it was stored, where it was born here, and when it is due, of a copy
+  also the pass, the window and the epoch. Each segment has the times of its rows: of a removed part it keeps them.
 - A copy is the copy of the message that it names, with the edits of its redrive and the attempts that follow, and went
   where that message says.
 - A window filtered the messages that do not match its subscription, and no others.
@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
@@ -29,6 +30,7 @@ from rmq_store.lake.audit.archive import Archive, archive
 from rmq_store.lake.audit.audit import UNREADABLE, passing_over, with_named_shards
 from rmq_store.lake.audit.copies import COMMITS, compare_copies
 from rmq_store.lake.audit.file_content import (
+    BIRTHS,
     MESSAGE_KINDS,
     ORIGIN,
     PLACE,
@@ -43,6 +45,7 @@ from rmq_store.lake.audit.file_content import (
 from rmq_store.lake.audit.filters import Filters
 from rmq_store.lake.audit.finding import Finding, Problem
 from rmq_store.lake.audit.second_reader import second_reader
+from rmq_store.lake.audit.segment_times import GIVES_TIME
 from rmq_store.lake.audit.written_files import without_record
 from rmq_store.lake.sql.sql import queries
 from rmq_store.lake.table.shard import Shard
@@ -57,7 +60,7 @@ Result = TypeVar("Result")
 
 
 _FILES = """
-SELECT f.shard, f.file, f.kind, f.num_rows, w.sha256, w.commit_id
+SELECT f.shard, f.file, f.kind, f.num_rows, f.min_commit_id, f.max_commit_id, w.sha256, w.commit_id
 FROM live_files f LEFT JOIN ctl_files w ON w.shard = f.shard AND w.path = f.file
 WHERE f.kind IS DISTINCT FROM 'ctl' OR w.sha256 IS NOT NULL
 ORDER BY f.shard, f.file
@@ -92,6 +95,11 @@ WHERE (shard, file) IN (SELECT (shard, file) FROM live_files)
 ORDER BY shard, file, first_row
 """
 
+_BIRTHS = f"""
+SELECT DISTINCT shard, {", ".join(BIRTHS.names)} FROM segments WHERE {GIVES_TIME} AND commit_id IS NOT NULL
+ORDER BY shard, commit_id
+"""
+
 _LEAST = "SELECT shard, topic, broker_name, queue_id, value FROM positions WHERE kind = 'min'"
 
 
@@ -121,17 +129,19 @@ class FullReport:
 
 
 def full(store: LakeStore, engine: Engine, progress: Progress | None = None) -> FullReport:
-    """Read every file. Memory: per slot of the engine a file and 10,000 of its rows; and here about 170 bytes for each copy.
-    ``progress`` counts bytes.
+    """Read every file. Memory: per slot of the engine a file and 10,000 of its rows; and here about 170 bytes for each copy
+    and 50 for each commit that made messages. ``progress`` counts bytes.
 
     What cannot be read is a finding. Raises only what ``engine`` raises for tasks that could not run.
     """
     report, store = FullReport([]), with_named_shards(store)
     report.findings += second_reader(store)
     try:
-        texts = (_FILES, _DIGESTS, _SEGMENTS, Filters.QUERY, _LEAST, edits.COMMITS, edits.RANGES, COMMITS, *OF_ARCHIVE)
+        texts = (
+            _FILES, _DIGESTS, _SEGMENTS, _BIRTHS, Filters.QUERY, _LEAST, edits.COMMITS, edits.RANGES, COMMITS, *OF_ARCHIVE
+        )  # fmt: skip
         answers = passing_over(store, report.findings, lambda: queries(store, texts))
-        files, digests, segments, ranges, least, redrives, redriven, commits, *of_archive = answers
+        files, digests, segments, births, ranges, least, redrives, redriven, commits, *of_archive = answers
     except (RmqError, OSError, ValueError) as error:
         report.findings.append(Finding(shard="", problem=Problem.NOT_AUDITED, detail=f"contents of files: {error}"))
         return report
@@ -152,6 +162,7 @@ def full(store: LakeStore, engine: Engine, progress: Progress | None = None) -> 
             shard,
             of_files,
             {**segments_by_file(segments.filter(of_shard)), **archived.segments},
+            births.filter(of_shard).select(BIRTHS.names).cast(BIRTHS).combine_chunks(),
             _origins(shard, engine),
             Filters(ranges.filter(of_shard)),
             edits.edited_letters(redrives.filter(of_shard), redriven.filter(of_shard)),
@@ -192,6 +203,17 @@ def segments_by_file(segments: pa.Table) -> dict[str, pa.Table]:
     }
 
 
+def births_of(file: Mapping[str, Any], segments: pa.Table, births: pa.Table) -> pa.Table:
+    """Those of the commits (schema BIRTHS, sorted) that the rows of a file can name, a copy: none where its segments say whose
+    they are. ``file``: ``min_commit_id`` and ``max_commit_id`` by its statistics, None: not known."""
+    if not segments.column("commit_id").null_count:
+        return BIRTHS.empty_table()
+    ids, least, greatest = births.column("commit_id"), file["min_commit_id"], file["max_commit_id"]
+    begin = bisect_left(ids, least, key=pa.StringScalar.as_py) if least is not None else 0
+    end = bisect_right(ids, greatest, key=pa.StringScalar.as_py) if greatest is not None else len(births)
+    return births.take(pa.array(range(begin, end), pa.int64()))
+
+
 def origins_of(segments: pa.Table, origins: Mapping[MessageQueue, Numbers]) -> dict[MessageQueue, Numbers]:
     """Those of the offsets that are in the segments of a file. ``origins``: by queue, ascending."""
     of_file: dict[MessageQueue, list[Numbers]] = {}
@@ -224,6 +246,8 @@ class _ShardContent:
     shard: Shard
     files: Sequence[Mapping[str, object]]
     segments: Mapping[str, pa.Table]
+    births: pa.Table
+    """Of the shard, as ``_BIRTHS``."""
     origins: Mapping[MessageQueue, Numbers]
     filters: Filters
     edited: Sequence[edits.EditedLetters]
@@ -274,6 +298,7 @@ class _ShardContent:
             kind=kind,
             sha256=None if row["sha256"] is None else str(row["sha256"]),
             segments=segments,
+            births=births_of(row, segments, self.births),
             origins=origins_of(segments, self.origins),
             filters=() if kind == "archive" else self.filters.of_file(segments),  # of removed messages none is checked
             edits=edits.letters_of_file(segments, self.edited),

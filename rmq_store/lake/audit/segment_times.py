@@ -1,7 +1,7 @@
 """The times of segments follow from the records of their commits: when the messages were stored, and when they are due.
 
 A reset by time, retention and a listener's search go by the first, ``rmq deliver`` by the second. Nothing but the log is read
-for it; that imported messages have these times takes ``--full`` (``file_content.py``).
+for it; that the rows of messages have these times takes ``--full`` (``file_content.py``).
 """
 
 from __future__ import annotations
@@ -17,6 +17,10 @@ from rmq_store.lake.table.store import LakeStore, read_store
 from rmq_store.message.message_const import SCHEDULE_TOPIC, TIMER_TOPIC
 
 Row = Mapping[str, Any]
+
+GIVES_TIME = "action NOT IN ('import', 'salvage', 'compact')"
+"""Of a segment, that its commit gave its messages its own time. Imported ones have that of their broker, and a compaction keeps
+those of its rows."""
 
 _BORN_HERE = "broker_name LIKE 'lake-%'"
 _IN_LEVEL_QUEUE = f"topic = '{SCHEDULE_TOPIC}'"
@@ -44,7 +48,7 @@ SELECT * FROM (
         END THEN 'a deliver_at that is not of its queue'
     END AS fact
     FROM (
-        SELECT *, action NOT IN ('import', 'salvage', 'compact') AS is_born,
+        SELECT *, {GIVES_TIME} AS is_born,
             max(CASE WHEN action <> 'compact' THEN store_timestamp END) OVER (
                 PARTITION BY shard, topic, broker_name, queue_id ORDER BY base_offset, end_offset
                 ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
