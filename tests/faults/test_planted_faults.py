@@ -40,6 +40,7 @@ from rmq_store.consumer.timer import SLOT_MS
 from rmq_store.errors import BadData, LogDamaged
 from rmq_store.lake.audit.audit import audit
 from rmq_store.lake.audit.finding import ADVICE, Finding, Problem
+from rmq_store.lake.broker.cutover import cutover
 from rmq_store.lake.commit.cursor import COMMITS, commits_at_cursor
 from rmq_store.lake.commit.derived_tables import KINDS
 from rmq_store.lake.commit.dispatch import dispatch
@@ -55,7 +56,7 @@ from rmq_store.message.message_const import SCHEDULE_TOPIC, TIMER_TOPIC
 from rmq_store.utils.host import Host
 from tests.contract.test_import_store import store_of
 from tests.faults.answers import Clock, set_clock
-from tests.faults.stores import HOUR_MS, TESTS, Lake
+from tests.faults.stores import HOUR_MS, TESTS, Lake, write_broker
 from tests.faults.test_planted_contents import FAULTS as CONTENT_FAULTS
 from tests.lake_damages import DAMAGES
 from tests.lake_fixtures import SmallStore, small_store
@@ -1024,6 +1025,31 @@ def test_a_parameter_that_is_missing_is_named_with_the_file_and_no_part_fails(
     assert str(wrong.file).startswith("commitlog/kind=ctl/")
     assert str(wrong.detail).endswith(f"has no parameter {parameter}")
     assert Problem.NOT_AUDITED not in {one.problem for one in findings[name]}
+
+
+@pytest.mark.parametrize("by_earlier_version", [True, False])
+def test_a_position_of_an_import_has_the_time_of_a_cut_over_by_an_earlier_version_only(
+    by_earlier_version: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lists no files."""
+    lake, clock = Lake(tmp_path / "store"), Clock()
+    lake.load(write_broker(tmp_path / "broker"))
+    host = set_clock(monkeypatch, clock)
+    clock.ms += 1000
+    cutover(lake.store, lake.shard, SHARD, host, request_id="2026-01-02-c", actor=TESTS, reason="a test")
+    at = PlantedShard(lake.folder, lake.shard_name)
+    if by_earlier_version:
+        at.rewrite_record("import", lambda row: row | {"files": []})
+    imported = at.shard.positions().get(import_id(SHARD)) or 0
+    (commit,) = at.shard.ctls_since(0, action="cutover")
+
+    def details(at_ms: int) -> list[str | None]:
+        at.set_position(import_id(SHARD), imported, at_ms=at_ms)
+        return [one.detail for one in lake.audit() if one.problem == Problem.POSITION_NOT_RECORDED]
+
+    assert len(details(commit.store_timestamp)) == (not by_earlier_version)
+    (detail,) = details(commit.store_timestamp + 1)
+    assert "the time of the newest import" in str(detail)
 
 
 def test_a_property_that_says_nothing_to_an_engine_is_no_fault(sound: Path, tmp_path: Path) -> None:

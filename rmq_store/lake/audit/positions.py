@@ -24,6 +24,7 @@ from rmq_store.commit.positions import (
     sub_id,
 )
 from rmq_store.lake.audit.finding import Finding, Problem
+from rmq_store.lake.audit.written_files import FIRST_LISTED
 from rmq_store.lake.sql.sql import Ask
 from rmq_store.lake.table.import_parameters import IMPORTS, misshaped
 from rmq_store.lake.table.imports import CONTINUES
@@ -118,9 +119,12 @@ _COMPARED: Mapping[str, str] = {
 _RARE_ACTIONS = ("import", "salvage", "cutover", "hand_back", "retention")
 
 _RARE = f"""
-SELECT shard, action, commit_id, parameters, store_timestamp FROM ctl WHERE action IN {_RARE_ACTIONS}
-ORDER BY shard, read_version, commit_id
+SELECT c.shard, action, commit_id, parameters, store_timestamp,
+    f.read_version IS NULL OR c.read_version < f.read_version AS is_early
+FROM ctl c LEFT JOIN ({FIRST_LISTED}) f ON f.shard = c.shard WHERE action IN {_RARE_ACTIONS}
+ORDER BY c.shard, c.read_version, commit_id
 """
+"""``is_early``: it may be of an earlier version."""
 
 _SENDS = """
 SELECT shard, topics, count(*) AS sends FROM (
@@ -275,17 +279,20 @@ def _is_placed(parameters: Mapping[str, Any]) -> bool:
 
 
 def _import_times(rare: Sequence[Row], stored: Sequence[Row]) -> Iterator[Finding]:
-    """Brokers whose newest import was at another time than its position says: by it that import is found, and with it what the
-    broker's groups have consumed. Where the position has no time, all imports are read. ``rare``: as in ``_of_rare``."""
-    times = {
-        (row["shard"], import_id(row["parameters"]["broker_name"])): row["store_timestamp"]
-        for row in rare
-        if row["action"] in IMPORTS and _is_placed(row["parameters"])
-    }
+    """Brokers whose newest import was at another time than their position says: by it that import is found, and with it what
+    the broker's groups have consumed. Where the position has no time, or that of no import, all imports are read. A cut-over by
+    an earlier version gave the position its own time. ``rare``: as in ``_of_rare``."""
+    times: dict[tuple[str, str], list[int]] = {}
+    for row in rare:
+        shard, action, name = row["shard"], row["action"], row["parameters"].get("broker_name")
+        if action in IMPORTS and _is_placed(row["parameters"]):
+            times[shard, import_id(name)] = [row["store_timestamp"]]
+        elif action == Action.CUTOVER and row["is_early"] and name is not None:
+            times.get((shard, import_id(name)), []).append(row["store_timestamp"])
     for row in stored:
         time, recorded = row["updated_ms"], times.get((row["shard"], row["app_id"]))
-        if time and recorded and time != recorded:
-            detail = f"the time of the newest import: {format_time(time)}, by the commits {format_time(recorded)}"
+        if time and recorded and time not in recorded:
+            detail = f"the time of the newest import: {format_time(time)}, by the commits {format_time(recorded[0])}"
             yield _finding({"shard": row["shard"], "app_id": row["app_id"]}, detail)
 
 
