@@ -32,6 +32,8 @@ from rmq_store.message.properties import tags_code
 _PIECE_ENTRIES = 1 << 18
 _MOST_GAP = 1 << 32
 """Offsets of one queue: no broker loses so many messages of it, and a window could not count them."""
+_LAST_ENTRIES = 16
+"""Of a queue: one of them should have a record that says its place."""
 _DISPATCH_SEPARATOR = ","
 """Of the queues that INNER_MULTI_DISPATCH names."""
 
@@ -179,10 +181,11 @@ class _Queues:
         """Whether the queue has the entry of a message that is further on in the log."""
         if key not in self._job.queues:
             return False
-        queue, newest = self._queue(key), self._reader.newest(self._queue(key))
-        if not newest.written or newest.last["commit_log_offset"] <= commit_log_offset:
-            return False
-        return self._reader.has_record(queue, newest.written.stop - 1, newest.last) is True
+        queue = self._queue(key)
+        last = self._reader.newest(queue).written[-_LAST_ENTRIES:]
+        (entries,) = self._reader.read([Slots(queue, last.start, len(last))]) if last else ((),)
+        behind = [at for at, entry in zip(last, entries, strict=True) if entry["commit_log_offset"] > commit_log_offset]
+        return any(self._reader.has_record(queue, at, entries[at - last.start]) for at in reversed(behind))
 
     def _begins_behind(self, key: QueueKey, commit_log_offset: int) -> bool:
         """Whether the queue's first message is further on in the log: those before it are of a topic that was deleted."""
