@@ -89,7 +89,7 @@ class MessageConst:
     PRIORITY: Final = "_SYS_MSG_PRIORITY_"
 
 
-# MessageConst.STRING_HASH_SET of 5.5.0: what putUserProperty refuses. Users may set the six names removed here.
+# MessageConst.STRING_HASH_SET of 5.5.0: what putUserProperty refuses. Users may set the seven names removed here.
 RESERVED_PROPERTY_NAMES: Final = frozenset(
     value for name, value in vars(MessageConst).items() if name.isupper() and isinstance(value, str)
 ) - {
@@ -99,6 +99,7 @@ RESERVED_PROPERTY_NAMES: Final = frozenset(
     MessageConst.CHECK_IMMUNITY_TIME_IN_SECONDS,
     MessageConst.INNER_NUM,
     MessageConst.INNER_BASE,
+    MessageConst.INNER_MULTI_DISPATCH,
 }
 
 
