@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from rmq_store.commit.ctl import SCHEDULE_GROUP
 from rmq_store.consumer.allocate_rule import allocate_rule_problems
 from rmq_store.consumer.consume_result import MessageModel
 from rmq_store.consumer.delay import GroupRetryPolicy, retry_policy_problems
@@ -83,6 +84,14 @@ def check_group_name(name: str) -> None:
         raise WrongUse(f"client {client!r} has characters other than letters, digits and '_.@#:-', or is empty")
 
 
+def _check_name(name: str) -> None:
+    """Raise WrongUse unless the name can be a group's, and is not that of the delivery: a window would move the positions from
+    which 'rmq deliver' goes on."""
+    check_group_name(name)
+    if name.partition("@")[0] == SCHEDULE_GROUP:
+        raise WrongUse(f"group {SCHEDULE_GROUP} is that of 'rmq deliver'; give the group a name of its own")
+
+
 def _shards(value: Any) -> str:
     are_names = isinstance(value, tuple) and all(isinstance(s, str) and re.fullmatch(r"[\w.@-]+", s) for s in value)
     return _must('a list of shard names, like ["broker-a"]', value, are_names and value)
@@ -121,7 +130,7 @@ PLANNED = "planned"
 check_planned_schedule = _like(_CRON, f'{_CRON_TEXT}, or "" for none')
 
 CHECKS: dict[str, Check] = {
-    "name": _accepted_by(check_group_name),
+    "name": _accepted_by(_check_name),
     "listener": _like(r"[\w.]+:[\w.]+", "text like shop.listeners:Orders (module:attribute)"),
     "subscription_version": _between(1, 2**31 - 1),
     "mode": _one_of(MODES),

@@ -315,6 +315,16 @@ def test_a_wrong_line_is_named_with_what_would_be_right(line: str, problem: str)
         ('name = "orders"', 'name = "DEFAULT_CONSUMER"', "is RocketMQ's placeholder"),
         (
             'name = "orders"',
+            'name = "CID_RMQ_SYS_SCHEDULE"',
+            "name: group CID_RMQ_SYS_SCHEDULE is that of 'rmq deliver'",
+        ),
+        (
+            'name = "orders"',
+            'name = "CID_RMQ_SYS_SCHEDULE@a"\nmessage_model = "BROADCASTING"',
+            "name: group CID_RMQ_SYS_SCHEDULE is that of 'rmq deliver'",
+        ),
+        (
+            'name = "orders"',
             'name = "orders-replay-0123456789"',
             "name is that of a replay of orders: retention would not wait for this group",
         ),
@@ -490,7 +500,16 @@ def test_a_file_is_read_and_named_in_errors(tmp_path: Path) -> None:
         read_settings(tmp_path / "no.toml")
 
 
-@pytest.mark.parametrize("wrong", [{"engine": "flink"}, {"consumers": 0}, {"subscriptions": ()}, {"name": ""}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"engine": "flink"},
+        {"consumers": 0},
+        {"subscriptions": ()},
+        {"name": ""},
+        {"name": "CID_RMQ_SYS_SCHEDULE"},
+    ],
+)
 def test_settings_made_in_code_are_held_to_the_same_rules(wrong: dict[str, Any]) -> None:
     right: dict[str, Any] = {"name": "g", "listener": "m:a", "subscriptions": (build_subscription_data("T", "*"),)}
     assert GroupSettings(**right).name == "g"
