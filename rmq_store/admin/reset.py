@@ -13,11 +13,10 @@ from rmq_store.commit.ctl import SCHEDULE_GROUP, Action, Actor, Moved, Proposal,
 from rmq_store.commit.positions import Positions, cutover_id, off_id
 from rmq_store.errors import WrongUse
 from rmq_store.message.message import MessageQueue
-from rmq_store.message.message_const import SCHEDULE_TOPIC, TIMER_TOPIC
+from rmq_store.message.message_const import SCHEDULE_TOPIC
+from rmq_store.settings.retention_settings import NO_GROUP_READS, WAITING_TOPICS
 from rmq_store.window.due import start_in
 from rmq_store.window.shard_view import ShardView
-
-_DELAY_TOPICS = (SCHEDULE_TOPIC, TIMER_TOPIC)
 
 
 class ResetTo(StrEnum):
@@ -62,7 +61,7 @@ class ResetRequest:
     def passes_delayed(self) -> bool:
         """Whether it moves the delivery's own group to an offset of a delay topic: it passes over messages that cannot be
         delivered."""
-        return self.group == SCHEDULE_GROUP and self.topic in _DELAY_TOPICS and self.to is ResetTo.OFFSET
+        return self.group == SCHEDULE_GROUP and self.topic in WAITING_TOPICS and self.to is ResetTo.OFFSET
 
     @property
     def action(self) -> Action:
@@ -90,8 +89,8 @@ def reset_moves(shard: ShardView, positions: Positions, request: ResetRequest) -
 
 
 def _targets(shard: ShardView, positions: Positions, request: ResetRequest) -> dict[MessageQueue, int]:
-    if request.topic in _DELAY_TOPICS and not request.passes_delayed:
-        raise WrongUse(f"{request.topic} holds delayed messages: no group reads it, and 'rmq deliver' delivers them")
+    if request.topic in WAITING_TOPICS and not request.passes_delayed:
+        raise WrongUse(f"{request.topic} {NO_GROUP_READS}")
     known = positions.queues_of(request.topic)
     if not known:
         raise WrongUse(f"shard {shard.name} has no topic {request.topic}")

@@ -25,6 +25,8 @@ from rmq_store.utils.times import parse_duration
 
 WAITING_TOPICS = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC})
 """Their messages wait for a delivery."""
+NO_GROUP_READS = "holds delayed messages: no group reads it, and 'rmq deliver' delivers them"
+"""Of such a topic, in errors."""
 
 _AGES = ("max_age", "max_unconsumed_age")
 _KEYS = ("topic", "max_bytes", "archive", *_AGES)

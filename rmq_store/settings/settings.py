@@ -38,7 +38,7 @@ from rmq_store.filter.subscription import SubscriptionData, build_subscription_d
 from rmq_store.message.message_const import retry_topic
 from rmq_store.message.validators import check_topic
 from rmq_store.settings.ignored_settings import WITHOUT_EFFECT, snake_case
-from rmq_store.settings.retention_settings import RetentionRule, retention_tables
+from rmq_store.settings.retention_settings import NO_GROUP_READS, WAITING_TOPICS, RetentionRule, retention_tables
 from rmq_store.settings.settings_values import CHECKS, PLANNED, check_planned_schedule, is_int, value_problems
 from rmq_store.settings.spark_settings import SparkSettings, spark_table
 from rmq_store.utils.arguments import check_types
@@ -450,6 +450,8 @@ def _group_problems(values: Mapping[str, Any], subscriptions: tuple[Subscription
     for subscription in subscriptions:
         if subscription.takes_none:
             problems.append(f"topic {subscription.topic}: the expression {subscription.expression!r} matches nothing")
+        if subscription.topic in WAITING_TOPICS:
+            problems.append(f"topic {subscription.topic} {NO_GROUP_READS}")
         if values["name"] and subscription.topic == retry_topic(str(values["name"])):
             problems.append(f"topic {subscription.topic}: remove it, a group always reads its own retry topic")
     return problems

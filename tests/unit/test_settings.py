@@ -337,6 +337,12 @@ def test_a_wrong_line_is_named_with_what_would_be_right(line: str, problem: str)
         ),
         ("[[group.subscription]]", "[[group.subscriptions]]", "a [[group.subscription]] with a topic is missing"),
         ('topic = "OrderEvents"', "", "subscription 1: topic is missing"),
+        (
+            'topic = "OrderEvents"',
+            'topic = "SCHEDULE_TOPIC_XXXX"',
+            "topic SCHEDULE_TOPIC_XXXX holds delayed messages: no group reads it, and 'rmq deliver' delivers them",
+        ),
+        ('topic = "OrderEvents"', 'topic = "rmq_sys_wheel_timer"', "topic rmq_sys_wheel_timer holds delayed messages"),
         ('topic = "OrderEvents"', "topic = 7", "subscription 1: topic must be text, it is 7"),
         ('topic = "OrderEvents"', 'topic = "a b"', "subscription 1: topic 'a b' has characters other than"),
         (
@@ -508,6 +514,7 @@ def test_a_file_is_read_and_named_in_errors(tmp_path: Path) -> None:
         {"subscriptions": ()},
         {"name": ""},
         {"name": "CID_RMQ_SYS_SCHEDULE"},
+        {"subscriptions": (build_subscription_data("SCHEDULE_TOPIC_XXXX", "*"),)},
     ],
 )
 def test_settings_made_in_code_are_held_to_the_same_rules(wrong: dict[str, Any]) -> None:
