@@ -30,12 +30,19 @@ MOST_REQUEST = 1 << 20
 _MOST_AHEAD_MS = 100
 """So long an orderly listener is called for messages that were not asked for yet: the window's time may be over."""
 
+_CLOSED = "the listener has closed the connection to the process of its task ({})"
+
 
 def serve(channel: socket.socket, board: Board) -> None:
     """Answer requests until the other end is closed."""
     worker = _Worker(board)
     while True:
-        data, fds, _, _ = socket.recv_fds(channel, MOST_REQUEST, 1)
+        try:
+            data, fds, _, _ = socket.recv_fds(channel, MOST_REQUEST, 1)
+        except ConnectionResetError:  # the task was killed before it read the last answer
+            return
+        except OSError as error:
+            sys.exit(_CLOSED.format(error))
         if not data:
             return
         request = json.loads(data)
@@ -44,7 +51,7 @@ def serve(channel: socket.socket, board: Board) -> None:
             try:
                 channel.send(json.dumps({"request": request["request"]} | answer).encode())
             except OSError as error:
-                sys.exit(f"the listener has closed the connection to the process of its task ({error})")
+                sys.exit(_CLOSED.format(error))
 
 
 class _Worker:
