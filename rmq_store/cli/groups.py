@@ -47,6 +47,7 @@ def delete_group(*, group: GroupOption, options: GroupChangeOptions) -> None:
     store = open_store(options.root)
     from rmq_store.admin.delete_group import DeleteGroupRequest, Waiting, waiting_of
     from rmq_store.lake.admin.delete_group import delete_group as delete_in
+    from rmq_store.lake.window.consumption import empty_store
 
     dry_run = options.dry_run
     request = DeleteGroupRequest(
@@ -58,6 +59,8 @@ def delete_group(*, group: GroupOption, options: GroupChangeOptions) -> None:
     )
     check_group(store, group, optional_settings(options.settings))
     chosen, every = shards_of_request(store, options)
+    if not chosen:
+        raise empty_store(store)
 
     def answer(reports: Sequence[MoveReport]) -> dict[str, Any]:
         return {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.contract.rmq import TODAY, Rmq
-from tests.contract.test_cli_admin import TWO_SHARDS, in_two_shards, offsets_of_two
+from tests.contract.test_cli_admin import TWO_GROUPS, TWO_SHARDS, in_two_shards, offsets_of_two
 
 __all__ = ["in_two_shards"]
 
@@ -57,6 +57,14 @@ def test_a_group_that_nobody_knows_is_not_deleted(imported: Rmq) -> None:
     assert (answer.exit_code, "did you mean 'orders'" in answer.err) == (2, True)
     nothing = imported("delete-group", "-g", "orders", "--reason", "x")
     assert (nothing.exit_code, "has nothing to delete in shard" in nothing.err) == (2, True)
+
+
+def test_there_is_nothing_to_delete_in_an_empty_store(rmq: Rmq) -> None:
+    rmq("init")
+    rmq.folder.joinpath("consumers.toml").write_text(TWO_GROUPS)
+    for options in (("--dry-run",), ("--reason", "not used any more")):
+        answer = rmq(*DELETE, *options)
+        assert (answer.exit_code, "is empty: import a broker's files" in answer.err) == (2, True), answer.err
 
 
 def test_a_delete_of_all_shards_passes_over_one_that_came_after_the_first_window(rmq: Rmq) -> None:
