@@ -565,6 +565,14 @@ def rolled_back(at: PlantedShard) -> None:
         entry.unlink()
 
 
+def exchanged(at: PlantedShard) -> None:
+    """The two entries before the newest, each in the place of the other: the newest has not to follow from either."""
+    first, second, _ = at.entries()[-3:]
+    text = first.read_bytes()
+    first.write_bytes(second.read_bytes())
+    second.write_bytes(text)
+
+
 def wrong_number(at: PlantedShard) -> None:
     stats = json.loads(at.add_of(imported_file(at))["stats"])
     at.edit_add(imported_file(at), stats=json.dumps(stats | {"numRecords": stats["numRecords"] + 1}))
@@ -620,6 +628,7 @@ FAULTS: dict[str, tuple[Plant, Problem]] = {
     "rows in the middle dropped": (rows_of(imported_file, kept_rows((0, 3), (5, 0))), Problem.SEGMENT_ROWS_DIFFER),
     "a slice twice": (rows_of(imported_file, kept_rows((0, 5), (3, 0))), Problem.SEGMENT_ROWS_DIFFER),
     "the reason in a record altered": (reason_altered, Problem.FILE_CHANGED),
+    "two entries of the log exchanged": (exchanged, Problem.RECORD_NOT_VALID),
     "a wrong number of rows in the log": (wrong_number, Problem.FILE_ROWS_DIFFER),
     "another day of a record in the log": (another_day("ctl"), Problem.STATISTICS_DIFFER),
     "another day of imported messages in the log": (another_day("msg"), Problem.STATISTICS_DIFFER),

@@ -145,6 +145,13 @@ def test_a_subscription_has_a_version() -> None:
     assert facts(full_record(Action.CONSUME) | {"subscription_version": None}) == said
 
 
+def test_a_record_is_decided_on_a_version_before_its_own() -> None:
+    rows = pa.Table.from_pylist([full_record(Action.CONSUME) | {"read_version": 76}], CTL)
+    assert list(wrong_records(rows, version=77)) == list(wrong_records(rows)) == []
+    (wrong,) = wrong_records(rows, version=76)
+    assert wrong.facts == "a read_version that is not before its version 76"
+
+
 def test_a_finding_names_the_record_among_others() -> None:
     rows = [full_record(action) | {"commit_id": str(action)} for action in Action]
     rows[3] |= {"epoch": 4, "reason": None}

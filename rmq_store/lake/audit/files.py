@@ -57,6 +57,8 @@ class _File(NamedTuple):
     rows: int | None
     log: pa.Table
     """The row of ``LakeTable.files``."""
+    version: int | None
+    """Of the entry that added it; None where a checkpoint has it."""
 
     @property
     def has_its_kind(self) -> bool:
@@ -100,7 +102,9 @@ def _live(name: str, table: LakeTable) -> list[_File]:
     columns = (index.column(column).to_pylist() for column in ("path", "size_bytes", "num_records"))
     paths, sizes, rows = columns
     lines = (index.slice(number, 1) for number in range(index.num_rows))
-    return [_File(name, *values) for values in zip(paths, kinds, sizes, rows, lines, strict=True)]
+    added = {file.path: file.version for file in table.log.view.files.recent}
+    versions = map(added.get, paths)
+    return [_File(name, *values) for values in zip(paths, kinds, sizes, rows, lines, versions, strict=True)]
 
 
 def _stored(shard: Shard, file: _File, size: int | None) -> Finding | None:
@@ -138,7 +142,7 @@ def _end(root: Root, shard: str, file: _File) -> list[Finding]:
         rows = pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
     except (RmqError, OSError, pa.ArrowException) as error:
         return [report(problem=Problem.FILE_UNREADABLE, detail=str(error))]
-    return [*findings, *(_of_record(report, wrong) for wrong in wrong_records(rows))]
+    return [*findings, *(_of_record(report, wrong) for wrong in wrong_records(rows, file.version))]
 
 
 def _of_record(report: Callable[..., Finding], wrong: WrongRecord) -> Finding:

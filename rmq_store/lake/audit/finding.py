@@ -265,7 +265,7 @@ ADVICE: Mapping[Problem, Advice] = {
     Problem.COMMIT_TWICE: Advice("a commit counts twice in SQL", _RESTORE_LOG),
     Problem.RECORD_NOT_VALID: Advice(
         "the record of a commit lacks what every commit of its action has, or has what none has, such as messages that are due "
-        "at another time than their queue says: it was changed",
+        "at another time than their queue says: it was changed, or its entry of the log is in the place of another one",
         "Compare its file with that of a backup, and restore it under the same name. " + _RESTORE_LOG,
     ),
     Problem.COMMIT_RECORD_DIFFERS: Advice(

@@ -36,12 +36,14 @@ class WrongRecord(NamedTuple):
     """What is wrong with it, in words."""
 
 
-def wrong_records(rows: pa.Table) -> Iterator[WrongRecord]:
+def wrong_records(rows: pa.Table, version: int | None = None) -> Iterator[WrongRecord]:
     """The records, of schema ``CTL`` or of an earlier version with fewer columns, that are not as their actions make them. One
-    of an unknown action is none: it is not understood, which is a finding of another part."""
+    of an unknown action is none: it is not understood, which is a finding of another part.
+
+    ``version``: that of the log's entry with their file, before which they were decided; None where it is not known."""
     rows = rows.combine_chunks()
     actions = _ActionsOf(_column(rows, "action"))
-    wrong = [(fact, mask) for fact, mask in _facts(rows, actions) if mask.any()]
+    wrong = [(fact, mask) for fact, mask in _facts(rows, actions, version) if mask.any()]
     every = reduce(np.logical_or, (mask for _, mask in wrong), np.zeros(rows.num_rows, np.bool_))
     for number in np.flatnonzero(every).tolist():
         commit_id, group, action = (
@@ -63,7 +65,7 @@ class _ActionsOf:
         return mask
 
 
-def _facts(rows: pa.Table, actions: _ActionsOf) -> Iterator[tuple[str, Mask]]:
+def _facts(rows: pa.Table, actions: _ActionsOf, version: int | None) -> Iterator[tuple[str, Mask]]:
     known = actions.are_of(frozenset(Action))
     has = {name: _has(_column(rows, name)) for name in FIELDS}
     for name, rule in FIELDS.items():
@@ -76,6 +78,9 @@ def _facts(rows: pa.Table, actions: _ActionsOf) -> Iterator[tuple[str, Mask]]:
         yield from _facts_of_items(name, rows, nullable, actions)
     yield from _missing_parameters(rows, actions)
     yield "copies in another topic than its to_topic", _redriven_elsewhere(rows, actions)
+    if version is not None:  # the entry is in the place of another one
+        is_later = _mask(pc.fill_null(pc.greater_equal(_column(rows, "read_version"), version), False))
+        yield f"a read_version that is not before its version {version}", is_later
 
 
 def _facts_of_items(
