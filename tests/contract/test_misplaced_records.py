@@ -267,7 +267,9 @@ def test_offsets_that_a_broker_left_out_behind_an_entry_of_a_lost_message(rmq_wi
     assert (report["messages"], report["salvaged"], len(report["queue_gaps"])) == (21, [], 1)
 
 
-@pytest.mark.parametrize("second", [other_offset("T03", 7), lambda folder: change(folder, "T03", 4, b"damaged")])
+@pytest.mark.parametrize(
+    "second", [other_offset("T03", 7), other_offset("T03", 67), lambda folder: change(folder, "T03", 4, b"damaged")]
+)
 def test_two_damaged_records_side_by_side(rmq_with_listener: Rmq, second: Callable[[Path], None]) -> None:
     rmq = rmq_with_listener
     folder = broker(rmq.folder / "broker")

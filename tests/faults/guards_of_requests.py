@@ -332,7 +332,7 @@ REQUESTS = (
             *cases(CUT, "a_move_that_another_one_overtakes_between_two_shards_is_refused_in_the_second"),
         ),
         (
-            ("seen is not None and _epoch(positions, request) != seen", "False"),
+            ("seen is not None and positions.epoch(request.group) != seen", "False"),
             ("seen = request.undone.epoch or 0", "pass"),
         ),
     ),

@@ -14,6 +14,7 @@ from rmq_store.utils import signals
 
 now = iter([0, {second}, {second}])
 signals.monotonic_ms = lambda: next(now)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has its jobs in the background ignore it
 signals.handle_signals()
 try:
     os.kill(os.getpid(), signal.{first})

@@ -44,6 +44,8 @@ _SIZE_BYTES = 4
 _NO_ENTRY = np.zeros(1, ENTRY)[0]
 MOST_MISPLACED = 16
 """Messages of a run, or entries of a queue: where more disagree, no record is damaged, but the entries are not its log's."""
+_LAST_ENTRIES = 16
+"""Of a queue: one of them should have a record that says its place."""
 _THREADS = 16
 """Reads from an object store at once."""
 
@@ -180,6 +182,15 @@ class EntryReader:
         if record is None:
             return None
         return (record.topic, record.queue_id, record.queue_offset) == (queue.topic, queue.queue_id, queue_offset)
+
+    def goes_on_behind(self, queue: MessageQueue, commit_log_offset: int) -> bool:
+        """Whether the queue has the entry of a message that is further on in the log."""
+        if self.files(queue) is None:
+            return False
+        last = self.newest(queue).written[-_LAST_ENTRIES:]
+        (entries,) = self.read([Slots(queue, last.start, len(last))]) if last else ((),)
+        behind = [at for at, entry in zip(last, entries, strict=True) if entry["commit_log_offset"] > commit_log_offset]
+        return any(self.has_record(queue, at, entries[at - last.start]) for at in reversed(behind))
 
     def place_of(self, topic: str, commit_log_offset: int) -> Place | None:
         """The place whose entry points to a record that names this topic: that of the topic's queues, else of any. None: no
@@ -339,13 +350,15 @@ def misplaced(reader: EntryReader, run: Run, entries: Entries) -> dict[int, Plac
 
 
 def _is_taken(reader: EntryReader, queue: MessageQueue, queue_offset: int, entry: np.void) -> bool:
-    """Whether the entry of a place is true: its record says this place, is damaged, or says one that is another record's."""
+    """Whether the entry of a place is true: its record says this place, is damaged, or says one that cannot be its own."""
     record = reader.record(entry)
     if record is None or reader.has_record(queue, queue_offset, entry):
         return True
     own = MessageQueue(record.topic, queue.broker_name, record.queue_id)
     own_entry = reader.entry(own, record.queue_offset)
-    is_other = own_entry["size"] > 0 and own_entry["commit_log_offset"] != record.commit_log_offset
+    if not own_entry["size"]:  # it would have been written
+        return own == queue and reader.goes_on_behind(queue, record.commit_log_offset)
+    is_other = own_entry["commit_log_offset"] != record.commit_log_offset
     return bool(is_other and reader.has_record(own, record.queue_offset, own_entry))
 
 

@@ -32,8 +32,6 @@ from rmq_store.message.properties import tags_code
 _PIECE_ENTRIES = 1 << 18
 _MOST_GAP = 1 << 32
 """Offsets of one queue: no broker loses so many messages of it, and a window could not count them."""
-_LAST_ENTRIES = 16
-"""Of a queue: one of them should have a record that says its place."""
 _DISPATCH_SEPARATOR = ","
 """Of the queues that INNER_MULTI_DISPATCH names."""
 
@@ -161,7 +159,9 @@ class _Queues:
         own_key, is_same_queue = own[:2], own[:2] == place[:2]
         if self._reader.entry(self._queue(own_key), own.queue_offset)["size"]:
             return False  # its own, or that of a message of a newer generation of its queue
-        if self._goes_on_behind(own_key, record.commit_log_offset):  # its own entry would have been written, too
+        if self._reader.goes_on_behind(
+            self._queue(own_key), record.commit_log_offset
+        ):  # its own entry would have been written, too
             return is_same_queue or not self._begins_behind(own_key, record.commit_log_offset)
         beside = (own.queue_offset - 1, own.queue_offset + 1)
         if own.queue_offset and not is_same_queue:
@@ -176,16 +176,6 @@ class _Queues:
             "broker has lost: restore the log file, or, to take the record at its word, import a copy without consumequeue/"
             f"{place.topic}/{place.queue_id}"
         )
-
-    def _goes_on_behind(self, key: QueueKey, commit_log_offset: int) -> bool:
-        """Whether the queue has the entry of a message that is further on in the log."""
-        if key not in self._job.queues:
-            return False
-        queue = self._queue(key)
-        last = self._reader.newest(queue).written[-_LAST_ENTRIES:]
-        (entries,) = self._reader.read([Slots(queue, last.start, len(last))]) if last else ((),)
-        behind = [at for at, entry in zip(last, entries, strict=True) if entry["commit_log_offset"] > commit_log_offset]
-        return any(self._reader.has_record(queue, at, entries[at - last.start]) for at in reversed(behind))
 
     def _begins_behind(self, key: QueueKey, commit_log_offset: int) -> bool:
         """Whether the queue's first message is further on in the log: those before it are of a topic that was deleted."""
