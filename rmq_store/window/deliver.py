@@ -41,8 +41,9 @@ from rmq_store.consumer.timer import deliver_at_of, is_coarse, rolls, wheel_slot
 from rmq_store.errors import BadData, HeldByAnother, RmqError, WrongUse
 from rmq_store.message.java_text import parse_number
 from rmq_store.message.message import MessageQueue
-from rmq_store.message.message_const import SCHEDULE_TOPIC, TIMER_TOPIC, MessageConst, group_of_retry_topic, retry_topic
+from rmq_store.message.message_const import TIMER_TOPIC, MessageConst, group_of_retry_topic, retry_topic
 from rmq_store.message.validators import stored_topic_problem
+from rmq_store.settings.retention_settings import WAITING_TOPICS
 from rmq_store.window.due import Due, Undeliverable, next_due_ms, start_in
 
 CAP = 100_000
@@ -346,7 +347,7 @@ def real_queue(topic: str | None, queue_id: str | None, broker_name: str) -> Mes
             raise BadData(f"it has no property {name}")
     if problem := stored_topic_problem(topic):
         raise BadData(f"its REAL_TOPIC {topic!r:.80} {problem}")
-    if topic in (SCHEDULE_TOPIC, TIMER_TOPIC):
+    if topic in WAITING_TOPICS:
         raise BadData(f"its REAL_TOPIC {topic} holds delayed messages, and nothing would deliver it from there")
     number = parse_number(queue_id or "", 32)
     if number is None or number < 0:

@@ -99,7 +99,7 @@ def select_due(
     its first message that is not due.
 
     ``undeliverable``: by queue the first message that cannot be delivered, where one is known. Nothing is chosen from it on, so
-    it takes none of the cap from other queues.
+    what waits behind it does not count towards ``cap``.
     """
     latest_ms = max(now_ms, clock_ms or now_ms) + MAX_SKEW_MS
     chosen = waiting_queues(positions, local_broker) if queues is None else queues

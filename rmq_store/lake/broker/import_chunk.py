@@ -19,7 +19,6 @@ import pyarrow.compute as pc
 from rmq_store.broker_files.mapped_file_queue import MappedFile
 from rmq_store.broker_files.queue_generations import QueueKey
 from rmq_store.commit.ctl import FEW_TAGS_CODES, Produced, StagedFile
-from rmq_store.errors import DamagedRecord
 from rmq_store.lake.broker.import_entries import (
     Entries,
     EntryReader,
@@ -72,8 +71,7 @@ class Chunks:
     def leave_out(self, job: ImportJob, damaged: Sequence[Skipped]) -> None:
         """Raises DamagedRecord for the first one when this is not a salvage."""
         if not job.salvage:
-            first = min(damaged, key=lambda skip: skip.begin)
-            raise DamagedRecord(self.file.name, first.begin - self.file.start_offset, first.begin, first.reason)
+            raise min(damaged, key=lambda skip: skip.begin).as_error(self.file)
         self.skipped += damaged
         self.misplaced += len(damaged)
 

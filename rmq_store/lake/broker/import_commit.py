@@ -222,7 +222,7 @@ def new_generations(job: ImportJob, positions: Positions, read: LogRead) -> dict
     """
     if positions.get(import_id(job.broker_name)) != read.begin:
         return {}
-    firsts = {segment.queue for segment in read.produced if not _broker_offset(job, segment)}
+    firsts = {segment.queue for segment in read.produced if not broker_offset(job, segment)}
     begun = {queue for queue in firsts if _has_messages(job, positions, queue) and _is_newest(job, queue)}
     if skipped := skipped_bytes(read, read.begin):
         queues = (MessageQueue(topic, job.broker_name, queue_id) for topic, queue_id in job.queues)
@@ -253,14 +253,14 @@ def _is_left_out(job: ImportJob, queue: MessageQueue, skipped: Sequence[Skipped]
     return any(skip.begin <= place < skip.end for skip in skipped)
 
 
-def _broker_offset(job: ImportJob, segment: Produced) -> int:
+def broker_offset(job: ImportJob, segment: Produced) -> int:
     """The broker's offset of the segment's first message."""
     return (segment.base or 0) - job.base(segment.queue)
 
 
 def _comes_again(job: ImportJob, read: LogRead, segment: Produced, known: int) -> str:
     queue, base = segment.queue, segment.base or 0
-    offset, again = _broker_offset(job, segment), "the topic was deleted and made again at the broker"
+    offset, again = broker_offset(job, segment), "the topic was deleted and made again at the broker"
     if isinstance(job.source, RocksDbSource):
         why = (
             f"this is another broker's store, or {again}, or it is a BatchCQ topic, whose offsets a broker with RocksDB gives "

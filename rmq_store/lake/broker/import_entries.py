@@ -116,6 +116,10 @@ class Place(NamedTuple):
     queue_id: int
     queue_offset: int
 
+    @classmethod
+    def said_by(cls, record: Record) -> Place:
+        return cls(record.topic, record.queue_id, record.queue_offset)
+
     @property
     def reason(self) -> str:
         """Why a record is damaged that is at another one."""
@@ -179,9 +183,7 @@ class EntryReader:
     def has_record(self, queue: MessageQueue, queue_offset: int, entry: np.void) -> bool | None:
         """Whether the log has the record of this queue offset where the entry points; None: it has no whole record there."""
         record = self.record(entry)
-        if record is None:
-            return None
-        return (record.topic, record.queue_id, record.queue_offset) == (queue.topic, queue.queue_id, queue_offset)
+        return None if record is None else Place.said_by(record) == (queue.topic, queue.queue_id, queue_offset)
 
     def goes_on_behind(self, queue: MessageQueue, commit_log_offset: int) -> bool:
         """Whether the queue has the entry of a message that is further on in the log."""
@@ -352,7 +354,7 @@ def misplaced(reader: EntryReader, run: Run, entries: Entries) -> dict[int, Plac
 def _is_taken(reader: EntryReader, queue: MessageQueue, queue_offset: int, entry: np.void) -> bool:
     """Whether the entry of a place is true: its record says this place, is damaged, or says one that cannot be its own."""
     record = reader.record(entry)
-    if record is None or reader.has_record(queue, queue_offset, entry):
+    if record is None or Place.said_by(record) == (queue.topic, queue.queue_id, queue_offset):
         return True
     own = MessageQueue(record.topic, queue.broker_name, record.queue_id)
     own_entry = reader.entry(own, record.queue_offset)

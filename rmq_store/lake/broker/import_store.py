@@ -292,9 +292,7 @@ class _Import:
         if not records:
             return job, read
         if not job.salvage:
-            first = records[0]
-            file = read.log.file_at(first.begin)
-            raise DamagedRecord(file.name, first.begin - file.start_offset, first.begin, first.reason)
+            raise records[0].as_error(read.log.file_at(records[0].begin))
         reasons = {**job.misplaced, **{record.begin: record.reason for record in records}}
         job = replace(job, commit_id=self.host.new_commit_id(), misplaced=reasons)
         return job, self._read(job, begin, older, progress)

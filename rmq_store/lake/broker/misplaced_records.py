@@ -18,7 +18,7 @@ from rmq_store.broker_files.consume_queue_file import ConsumeQueueFiles
 from rmq_store.broker_files.queue_generations import QueueKey
 from rmq_store.commit.positions import Positions, import_id
 from rmq_store.errors import BadData
-from rmq_store.lake.broker.import_commit import skipped_bytes
+from rmq_store.lake.broker.import_commit import broker_offset, skipped_bytes
 from rmq_store.lake.broker.import_entries import MOST_MISPLACED, Entries, EntryReader, Place, Slots
 from rmq_store.lake.broker.import_job import ImportJob, WithoutEntry
 from rmq_store.lake.broker.import_part import LogRead
@@ -59,7 +59,7 @@ class _Queues:
         self._skipped_ends = np.array([skip.end for skip in skipped], np.int64)
         self._ranges: dict[QueueKey, list[range]] = defaultdict(list)
         for segment in sorted(read.produced, key=lambda segment: segment.base or 0):
-            begin = (segment.base or 0) - job.base(segment.queue)
+            begin = broker_offset(job, segment)
             key = (segment.queue.topic, segment.queue.queue_id)
             self._ranges[key].append(range(begin, begin + segment.count))
 
@@ -73,11 +73,12 @@ class _Queues:
         slots += [Slots(self._queue(key), end, 1) for key, end in ends]
         entries = [entry for (entry,) in self._reader.read(slots)]
         chosen: dict[QueueKey, list[range]] = defaultdict(list)
-        for (key, hole), entry in zip(holes, entries, strict=False):
+        of_holes, of_ends = entries[: len(holes)], entries[len(holes) :]
+        for (key, hole), entry in zip(holes, of_holes, strict=True):
             # Retention has removed the messages of a hole whose last entry is of one before the part.
             if not entry["size"] or entry["commit_log_offset"] >= self._read.begin:
                 chosen[key].append(hole)
-        for (key, end), entry in zip(ends, entries[len(holes) :], strict=True):
+        for (key, end), entry in zip(ends, of_ends, strict=True):
             if entry["size"] and self._read.begin <= entry["commit_log_offset"] < self._read.end:
                 chosen[key].append(range(end, queues[key].files[-1].end_offset // UNIT_BYTES))
         for key, of_queue in chosen.items():
@@ -150,7 +151,7 @@ class _Queues:
     def _is_misplaced(self, record: Record, place: Place, entry: np.void) -> bool:
         """Whether a record is wrong to which the entry of the place points. The entry may be left over from a message that the
         broker has lost, and then the record's own entry may only be missing yet. Raises BadData where it cannot be told."""
-        own = Place(record.topic, record.queue_id, record.queue_offset)
+        own = Place.said_by(record)
         dispatched = record.properties.get(MessageConst.INNER_MULTI_DISPATCH, "").split(_DISPATCH_SEPARATOR)
         if place.topic in dispatched or not _is_entry_of(record, entry):
             return False  # it has entries in several queues, or the entry is another message's
@@ -159,13 +160,12 @@ class _Queues:
         own_key, is_same_queue = own[:2], own[:2] == place[:2]
         if self._reader.entry(self._queue(own_key), own.queue_offset)["size"]:
             return False  # its own, or that of a message of a newer generation of its queue
-        if self._reader.goes_on_behind(
-            self._queue(own_key), record.commit_log_offset
-        ):  # its own entry would have been written, too
+        if self._reader.goes_on_behind(self._queue(own_key), record.commit_log_offset):
+            # Its own entry would have been written, too.
             return is_same_queue or not self._begins_behind(own_key, record.commit_log_offset)
         beside = (own.queue_offset - 1, own.queue_offset + 1)
         if own.queue_offset and not is_same_queue:
-            if any(self._has_message(own, offset) for offset in beside):
+            if any(self._has_message(own_key, offset) for offset in beside):
                 return False
             if not self._is_known(own_key):
                 return True
@@ -186,9 +186,8 @@ class _Queues:
         """Whether anything but one message of the part says that the queue exists."""
         return key in self._job.queues or self._known(key) > 0 or sum(map(len, self._ranges.get(key, ()))) > 1
 
-    def _has_message(self, place: Place, queue_offset: int) -> bool:
-        """Whether a message with this offset is in the queue of the place, or was."""
-        key = (place.topic, place.queue_id)
+    def _has_message(self, key: QueueKey, queue_offset: int) -> bool:
+        """Whether a message with this offset is in the queue, or was."""
         return queue_offset < self._known(key) or any(queue_offset in offsets for offsets in self._ranges.get(key, ()))
 
 

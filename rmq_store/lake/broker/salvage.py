@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from rmq_store.broker_files.file_source import FileSource
 from rmq_store.broker_files.mapped_file_queue import MappedFile
+from rmq_store.errors import DamagedRecord
 from rmq_store.lake.broker.records import record_batches
 from rmq_store.log.commit_log import BEHIND_BYTES, Damage, MoreBytes, Unsupported, item_at, only_zeros
 from rmq_store.log.record import MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, Record
@@ -35,6 +36,10 @@ class Skipped:
     begin: int
     end: int
     reason: str
+
+    def as_error(self, file: MappedFile) -> DamagedRecord:
+        """The error of an import that is no salvage. ``file``: that of the record."""
+        return DamagedRecord(file.name, self.begin - file.start_offset, self.begin, self.reason)
 
 
 def place_after_damage(source: FileSource, file: MappedFile, damage: Damage) -> int | None:
