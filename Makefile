@@ -32,7 +32,7 @@ $(READY): requirements-dev.txt pyproject.toml spark_jobs/jars.lock scripts/setup
 demo: setup ## the main job on a small broker store: import, windows, retries, dead letter, replay, SQL
 	@.venv/bin/python -m demo
 
-test: setup ## every check, and the tests but those of make e2e: a third of the cases and slow tests, or CASES=all
+test: setup ## every check, and the tests but those of make e2e: a quarter of the cases and slow tests, or CASES=all
 	@$(MAKE) --no-print-directory -j 2 check pytest  # mypy alone would leave a core idle
 
 # With it a JVM of the tests starts with two thirds of the processor time. A Java that makes none runs the tests too.
@@ -41,8 +41,8 @@ CLASSES := .cache/spark-classes.jsa
 $(CLASSES): $(READY)
 	@.venv/bin/python -m tests.spark.class_archive $@ || echo "no archive of Spark's classes: the tests take longer"
 
-# A third of the cases and of the slow tests runs, another one for each commit: tests/sample.py. CASES=all runs each, which takes
-# twice as long.
+# A quarter of the cases and of the slow tests runs, another one for each commit: tests/sample.py. CASES=all runs each, which takes
+# much longer.
 SAMPLE ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo 1)
 
 pytest: setup $(CLASSES)

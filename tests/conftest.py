@@ -80,7 +80,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--sample",
         metavar="SEED",
-        help="run the third that SEED draws (tests/sample.py)",
+        help="run the quarter that SEED draws (tests/sample.py)",
     )
 
 
@@ -90,7 +90,9 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 def _sample(config: pytest.Config) -> str:
     seed = config.getoption("sample")
-    return f"third of the cases and of the slow tests that is drawn by --sample {seed} (make test CASES=all runs each)"
+    return (
+        f"quarter of the cases and of the slow tests that is drawn by --sample {seed} (make test CASES=all runs each)"
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -118,7 +120,7 @@ def _leave_out(config: pytest.Config, items: list[pytest.Item], seed: str) -> No
 
 
 def _group(item: pytest.Item) -> str:
-    """Of which a third runs: the cases of its test, or the slow tests of its folder."""
+    """Of which a quarter runs: the cases of its test, or the slow tests of its folder."""
     return _folder(item.path) if item.get_closest_marker("slow") else item.nodeid.partition("[")[0]
 
 

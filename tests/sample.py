@@ -1,8 +1,8 @@
-"""``make test`` runs a third of the cases of each test, and a third of the slow tests of each folder, so that it keeps its time
-while they grow.
+"""``make test`` runs a quarter of the cases of each test, and a quarter of the slow tests of each folder, so that it keeps its
+time while they grow.
 
-Each commit has another third, so that all run in the course of some commits, and the same commit always has the same.
-``make test CASES=all`` runs each, as does pytest without ``--sample`` (``docs/decisions/0027-a-third-of-the-cases.md``).
+Each commit has another quarter, so that all run in the course of some commits, and the same commit always has the same.
+``make test CASES=all`` runs each, as does pytest without ``--sample`` (``docs/decisions/0027-a-part-of-the-cases.md``).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Iterable
 
-PART = 3
+PART = 4
 """One of so many cases runs, rounded up: of one or more at least one."""
 
 

@@ -11,9 +11,9 @@ def count_of(test: str, seed: str) -> int:
     return sum(case.startswith(f"{test}[") for case in sampled(TESTS, seed))
 
 
-def test_a_third_of_the_cases_runs_of_each_test_at_least_one() -> None:
+def test_a_quarter_of_the_cases_runs_of_each_test_at_least_one() -> None:
     counts = [count_of(test, "a1") for test in ("test_1", "test_3", "test_4", "test_10", "test_100")]
-    assert counts == [1, 1, 2, 4, 34]
+    assert counts == [1, 1, 1, 3, 25]
 
 
 def test_the_same_seed_has_the_same_sample_in_whatever_order_the_tests_come() -> None:
