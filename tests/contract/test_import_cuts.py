@@ -29,7 +29,7 @@ from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.engine import LocalEngine
 from rmq_store.log.record_encoder import encode, new_record
 from rmq_store.utils.host import Host
-from tests.unit.test_import_entries import QUEUES, reader_of, source_of
+from tests.unit.test_entry_reader import QUEUES, reader_of, source_of
 
 FILE_BYTES = 1_048_576
 BROKER = "broker-a"

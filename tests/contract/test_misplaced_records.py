@@ -14,7 +14,7 @@ from rmq_store.broker_files.commit_log_file import list_commit_log, read_log
 from rmq_store.broker_files.consume_queue_file import ConsumeQueueFiles
 from rmq_store.broker_files.file_source import LocalFileSource
 from rmq_store.lake.broker import import_slice, import_store
-from rmq_store.lake.broker.import_entries import EntryReader
+from rmq_store.lake.broker.entry_reader import EntryReader
 from rmq_store.lake.broker.import_part import LogRead, read_part
 from rmq_store.log.consume_queue import UNIT_BYTES
 from rmq_store.log.record import Record

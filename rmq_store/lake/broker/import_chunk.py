@@ -19,9 +19,8 @@ import pyarrow.compute as pc
 from rmq_store.broker_files.mapped_file_queue import MappedFile
 from rmq_store.broker_files.queue_generations import QueueKey
 from rmq_store.commit.ctl import FEW_TAGS_CODES, Produced, StagedFile
+from rmq_store.lake.broker.entry_reader import Entries, EntryReader
 from rmq_store.lake.broker.import_entries import (
-    Entries,
-    EntryReader,
     LogOrder,
     Run,
     compare,

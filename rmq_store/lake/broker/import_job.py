@@ -13,7 +13,8 @@ from rmq_store.broker_files.mapped_file_queue import MappedFile
 from rmq_store.broker_files.queue_generations import QueueKey
 from rmq_store.commit.ctl import Produced, StagedFile
 from rmq_store.consumer.delay import DelayLevels
-from rmq_store.lake.broker.import_entries import LogOrder, newest_entries
+from rmq_store.lake.broker.entry_reader import newest_entries
+from rmq_store.lake.broker.import_entries import LogOrder
 from rmq_store.lake.broker.last_records import Written
 from rmq_store.lake.broker.rocksdb_source import RocksDbSource
 from rmq_store.lake.broker.salvage import Skipped

@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 
 from rmq_store.commit.ctl import Produced, StagedFile
 from rmq_store.errors import BadData
+from rmq_store.lake.broker.entry_reader import EntryReader
 from rmq_store.lake.broker.import_chunk import Chunks, staged, without_misplaced
-from rmq_store.lake.broker.import_entries import EntryReader
 from rmq_store.lake.broker.import_job import ImportJob, ImportResult, ImportTask
 from rmq_store.lake.broker.inner_batches import with_inner_messages
 from rmq_store.lake.broker.last_records import Written, over_marker

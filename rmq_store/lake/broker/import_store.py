@@ -38,9 +38,9 @@ from rmq_store.lake.broker.broker_configs import BrokerConfigs, read_configs
 from rmq_store.lake.broker.broker_levels import with_levels_to_end
 from rmq_store.lake.broker.common_log import begin_of_log, common_log, what_differs
 from rmq_store.lake.broker.diverged_log import LogCut, log_cut, refuse_closed, refuse_old_records
+from rmq_store.lake.broker.entry_reader import newest_entries
 from rmq_store.lake.broker.handed_offsets import Handed, handed_offsets, not_installed, queues_at_broker
 from rmq_store.lake.broker.import_commit import PartOf, import_commit, new_generations, proposal_of
-from rmq_store.lake.broker.import_entries import newest_entries
 from rmq_store.lake.broker.import_job import ImportJob
 from rmq_store.lake.broker.import_part import LogRead, OtherLog, read_part
 from rmq_store.lake.broker.import_request import ImportReport, ImportRequest, report_of

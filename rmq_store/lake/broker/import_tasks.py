@@ -19,7 +19,7 @@ import numpy.typing as npt
 from rmq_store.broker_files.consume_queue_file import ConsumeQueueFiles
 from rmq_store.broker_files.file_source import FileSource
 from rmq_store.broker_files.mapped_file_queue import MappedFile
-from rmq_store.lake.broker.import_entries import ENTRY
+from rmq_store.lake.broker.entry_reader import ENTRY
 from rmq_store.lake.broker.import_job import ImportJob, ImportResult, ImportTask
 from rmq_store.lake.broker.import_slice import import_file
 from rmq_store.lake.broker.salvage import CHUNK_BYTES

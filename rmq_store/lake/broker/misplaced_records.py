@@ -18,8 +18,9 @@ from rmq_store.broker_files.consume_queue_file import ConsumeQueueFiles
 from rmq_store.broker_files.queue_generations import QueueKey
 from rmq_store.commit.positions import Positions, import_id
 from rmq_store.errors import BadData
+from rmq_store.lake.broker.entry_reader import Entries, EntryReader, Place, Slots
 from rmq_store.lake.broker.import_commit import broker_offset, skipped_bytes
-from rmq_store.lake.broker.import_entries import MOST_MISPLACED, Entries, EntryReader, Place, Slots
+from rmq_store.lake.broker.import_entries import MOST_MISPLACED
 from rmq_store.lake.broker.import_job import ImportJob, WithoutEntry
 from rmq_store.lake.broker.import_part import LogRead
 from rmq_store.lake.broker.salvage import Skipped

@@ -11,8 +11,8 @@ import pytest
 from rmq_store.broker_files.consume_queue_file import ConsumeQueueFiles
 from rmq_store.broker_files.file_source import FileSource
 from rmq_store.broker_files.mapped_file_queue import mapped_file_queue
-from rmq_store.lake.broker import import_entries
-from rmq_store.lake.broker.import_entries import EntryReader, Slots
+from rmq_store.lake.broker import entry_reader
+from rmq_store.lake.broker.entry_reader import EntryReader, Slots
 from rmq_store.message.message import MessageQueue
 
 FILE_ENTRIES = 50
@@ -95,7 +95,7 @@ def test_slots_before_and_after_the_files_have_no_entry() -> None:
 
 
 def test_a_block_is_not_larger_than_the_share_of_its_queue(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(import_entries, "_BLOCKS_BYTES", 3 * 10 * 20)
+    monkeypatch.setattr(entry_reader, "_BLOCKS_BYTES", 3 * 10 * 20)
     source = source_of(written=200)
     reader = reader_of(source)
     for chunk in range(4):
