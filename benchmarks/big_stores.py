@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -134,8 +134,10 @@ class _History:
 
     def __init__(self, shard: Shard, host: Host, failing: float) -> None:
         """``failing``: the part of the windows that fail."""
-        self.positions: dict[str, int] = {}
+        self._positions: dict[str, int] = {}
         """What the commits since the last entry set."""
+        self._times: dict[str, int] = {}
+        """When (UTC ms)."""
         self._shard = shard
         self._host = host
         self._failing = failing
@@ -194,9 +196,9 @@ class _History:
             files=(),
         )
         ctls.append(ctl)
-        self.positions |= {off_id(group, queue): offset + 1, own_queue_id(group, queue): Claim(offset + 1, 0).packed()}
+        self._set({off_id(group, queue): offset + 1, own_queue_id(group, queue): Claim(offset + 1, 0).packed()}, now_ms)
         if not offset:  # the first one of a queue
-            self.positions |= {grp_id(group): 0, sub_id(group): self.subscription}
+            self._set({grp_id(group): 0, sub_id(group): self.subscription}, now_ms)
         if fails:
             self._failed.append((ctl, len(ctls) - 1))
 
@@ -214,14 +216,14 @@ class _History:
             files.append(stage(shard.root, shard.commitlog.path, file))
         content = shard.commitlog.content(
             files,
-            self.positions,
-            dict.fromkeys(self.positions, ctls[-1].store_timestamp),
+            self._positions,
+            self._times,
             operation="CONSUME",
             now_ms=ctls[-1].store_timestamp,
             commit_ids=[ctls[0].commit_id],
         )
         shard.commitlog.log.append(content, self._host, deadline_ms=self._host.now_ms())
-        self.positions = {}
+        self._positions, self._times = {}, {}
         new = NewFile(kind="", name=self._host.new_commit_id(), rows=whole, stats=COMMITS.layout.stats, store_day=day)
         shard.commits.put([stage(shard.root, shard.commits.path, new)], {}, host=self._host)
         for kind in (QUEUES, MOVES):
@@ -229,6 +231,10 @@ class _History:
                 table, name = kind.table(shard), self._host.new_commit_id()
                 derived_file = derived(shard.root, table.path, name, kind_rows, kind.layout, day)
                 table.put([derived_file], {}, host=self._host)
+
+    def _set(self, positions: Mapping[str, int], now_ms: int) -> None:
+        self._positions |= positions
+        self._times |= dict.fromkeys(positions, now_ms)
 
     def _copies(self, ctls: list[Ctl], failed: Sequence[tuple[Ctl, int]], day: str) -> StagedFile:
         """The copies of some failed messages in one file, which their windows then name."""
@@ -253,7 +259,7 @@ class _History:
                 ),
             )
             self._waiting[group] += 1
-            self.positions[max_id(queue)] = self._waiting[group]
+            self._set({max_id(queue): self._waiting[group]}, ctl.store_timestamp)
             rows.append(
                 self._copy
                 | {"commit_id": ctl.commit_id, "rel": row, "broker_name": queue.broker_name, "group_name": group}

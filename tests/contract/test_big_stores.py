@@ -15,10 +15,13 @@ from rmq_store.utils.host import Host
 
 
 @pytest.mark.parametrize("ctl_rows", [1, 256])
-def test_a_store_of_many_windows_has_no_contradiction(tmp_path: Path, ctl_rows: int) -> None:
-    of_windows(str(tmp_path), Host(), windows=32, groups=2, failing=4, ctl_rows=ctl_rows)
+@pytest.mark.parametrize(("windows", "groups", "failing"), [(32, 2, 4), (160, 20, 20)])
+def test_a_store_of_many_windows_has_no_contradiction(
+    tmp_path: Path, windows: int, groups: int, failing: int, ctl_rows: int
+) -> None:
+    of_windows(str(tmp_path), Host(), windows=windows, groups=groups, failing=failing, ctl_rows=ctl_rows)
     store = LakeStore.open(Root.parse(str(tmp_path)))
     text = "SELECT count(*) AS windows, sum(retried) AS retried FROM windows WHERE group_name <> 'template'"
-    assert query(store, text).to_pylist() == [{"windows": 32, "retried": 4}]
+    assert query(store, text).to_pylist() == [{"windows": windows, "retried": failing}]
     assert query(store, f"SELECT sum(lag) AS lag FROM lag WHERE group_name = '{GROUP}'").to_pylist() == [{"lag": 0}]
     assert audit(store) == []
