@@ -238,7 +238,7 @@ class Planner:
         them.
         """
         queues = self.queues()
-        every = set(queues) | (set(self._of_topics(self.positions)) if RETRIES_ONLY in request.parameters else set())
+        every = set(queues) | (set(self._beside_retries()) if RETRIES_ONLY in request.parameters else set())
         if fixed is not None:
             others = before.others if before is not None else every - fixed.keys()
             own = [queue for queue in queues if queue in fixed and queue not in others]
@@ -273,7 +273,7 @@ class Planner:
         retries = [
             queue
             for queue in positions.queues_of(retry_topic(self.group.name))
-            if queue.broker_name == shard.local_broker or positions.get(cutover_id(queue.broker_name))
+            if _has_groups_here(shard, positions, queue)
         ]
         if self._scope.retries_only:
             return retries
@@ -282,6 +282,17 @@ class Planner:
     def _of_topics(self, positions: Positions) -> list[MessageQueue]:
         topics = [subscription.topic for subscription in self.group.subscriptions]
         return [queue for topic in topics for queue in positions.queues_of(topic)]
+
+    def _beside_retries(self) -> list[MessageQueue]:
+        """The queues of its topics in which a window of retries only chooses where the group begins: not those of a topic that
+        the group consumes at a broker which has its groups. There it goes on meanwhile, and the cut-over takes over its
+        offsets."""
+        at_broker = {(queue.topic, queue.broker_name) for queue in self._observed}
+        return [
+            queue
+            for queue in self._of_topics(self.positions)
+            if _has_groups_here(self.shard, self.positions, queue) or (queue.topic, queue.broker_name) not in at_broker
+        ]
 
     def _allocated(self, request: ConsumeRequest, queues: Sequence[MessageQueue]) -> list[MessageQueue]:
         """The queues of this shard that the group's strategy gives to this consumer (RebalanceImpl#rebalanceByTopic, rules
@@ -541,6 +552,11 @@ class Planner:
                 blocked = tuple(_dated(one, ctl) for one in ctl.blocked if one.range.queue == queue)
                 newest[queue] = blocked if (queue, consumed.range.end, consumed.pass_) in begins else ()
         return tuple(one for _, blocked in sorted(newest.items()) for one in blocked)
+
+
+def _has_groups_here(shard: ShardView, positions: Positions, queue: MessageQueue) -> bool:
+    """Whether the offsets of groups in the queue are the lake's: its own queue, or one of a broker that was cut over."""
+    return queue.broker_name == shard.local_broker or bool(positions.get(cutover_id(queue.broker_name)))
 
 
 def _dated(blocked: Blocked, ctl: Ctl) -> Blocked:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -368,6 +369,97 @@ def test_a_first_window_of_retries_only_chooses_where_the_group_begins_its_topic
     assert (consumed(rmq), stored(rmq)) == (["r000"], (2, "lake"))
     rmq.json("consume", "--group", "g")
     assert consumed(rmq) == ["r000"]
+    assert rmq.json("audit")["audit"] == []
+
+
+def test_a_cut_over_names_the_groups_that_keep_their_own_offsets(rmq: Rmq) -> None:
+    """They have consumed here while the broker had them, from where it had them then."""
+    (rmq.folder / "consumers.toml").write_text(SETTINGS)
+    (rmq.folder / "cli_listener.py").write_text(LISTENER)
+    messages = [in_t(f"c{number:03}", number) for number in range(4)]
+    rmq.json("init")
+    rmq.json("import-store", broker_files(rmq, messages, 1, 0), *BROKER)
+    rmq.json("consume", "--group", "g", "--max-messages", "1")
+    rmq.json("import-store", broker_files(rmq, messages, 3, 0), *BROKER)
+    note = (
+        "group g has offsets of its own here in T, and keeps them: broker-a:0 2 here and 3 at the broker; 'rmq reset' "
+        "sets others"
+    )
+    assert rmq.json(*CUT_OVER, "--dry-run")["notes"] == [note]
+    done = rmq.json(*CUT_OVER, "--request", "2026-11-20-cut")
+    assert (done["groups"], done["notes"]) == (0, [note])
+    assert rmq.json(*CUT_OVER, "--request", "2026-11-20-cut")["notes"] == []
+    rmq.json("consume", "--group", "g")
+    assert consumed(rmq) == ["c001", "c002", "c003"]
+
+
+WAITING_RETRY = delayed(0, 0) | {
+    "stored_body": b"r000",
+    "properties": {"REAL_TOPIC": "%RETRY%g", "REAL_QID": "0", "RETRY_TOPIC": "T", "UNIQ_KEY": "key0", "DELAY": "3"},
+}
+DEAD_LETTER = {
+    "topic": "%DLQ%g",
+    "queue_id": 0,
+    "queue_offset": 0,
+    "stored_body": b"r000",
+    "properties": {"RETRY_TOPIC": "T", "DLQ_ORIGIN_TOPIC": "T", "UNIQ_KEY": "key0"},
+}
+
+
+def test_retries_that_a_group_consumes_first_take_no_offset_of_a_broker_that_was_handed_back(rmq: Rmq) -> None:
+    (rmq.folder / "consumers.toml").write_text(SETTINGS)
+    (rmq.folder / "cli_listener.py").write_text(LISTENER)
+    messages = [in_t("c000", 0), in_t("c001", 1), WAITING_RETRY]
+    rmq.json("init")
+    rmq.json("import-store", broker_files(rmq, messages, 1, 0), *BROKER)
+    rmq.json(*CUT_OVER)
+    assert rmq.json("deliver", "--now", ALL_DUE)["delivered"] == 1
+    rmq.json(*BACK)
+    rmq.json("consume", "--group", "g", "--retries-only")
+    assert (consumed(rmq), stored(rmq)) == (["r000"], (1, "broker"))
+    # The broker's group consumes c001 and c002.
+    more = [in_t("c002", 2), in_t("c003", 3)]
+    rmq.json("import-store", broker_files(rmq, [*messages, *more], 3, 1), *BROKER)
+    assert rmq.json(*CUT_OVER)["groups"] == 1
+    rmq.json("consume", "--group", "g")
+    assert consumed(rmq) == ["c003", "r000"]
+    assert rmq.json("audit")["audit"] == []
+
+
+@pytest.mark.parametrize(
+    ("at_broker", "left"),
+    [
+        ({"0": 2, "1": 1}, ["n001", "n002"]),
+        pytest.param({}, ["c001", "n002"], id="the files have no offset of the group: its first window here chooses"),
+    ],
+)
+def test_retries_that_a_group_consumes_first_choose_nothing_where_the_broker_has_the_group(
+    rmq: Rmq, at_broker: dict[str, int], left: list[str]
+) -> None:
+    """At the first import the broker has no offset of the group in queue 1 yet, or none at all."""
+
+    def offsets(files: str, of_group: dict[str, int]) -> str:
+        table = {"T@g": of_group} if of_group else {}
+        (Path(files) / "config" / "consumerOffset.json").write_text(json.dumps({"offsetTable": table}))
+        return files
+
+    settings = SETTINGS.replace("CONSUME_FROM_FIRST_OFFSET", "CONSUME_FROM_LAST_OFFSET")
+    (rmq.folder / "consumers.toml").write_text(settings)
+    (rmq.folder / "cli_listener.py").write_text(LISTENER)
+    in_queue_1 = [in_t(f"n{number:03}", number) | {"queue_id": 1} for number in range(3)]
+    messages = [in_t("c000", 0), *in_queue_1[:2], DEAD_LETTER]
+    rmq.json("init")
+    first = {"0": 1} if at_broker else {}
+    rmq.json("import-store", offsets(broker_files(rmq, messages, 1, 0), first), *BROKER)
+    rmq.json("redrive", "--group", "g", "--all", "--reason", "the cause is gone")
+    rmq.json("deliver", "--now", ALL_DUE)
+    rmq.json("consume", "--group", "g", "--retries-only")
+    assert consumed(rmq) == ["r000"]
+    more = [in_t("c001", 1), in_queue_1[2]]
+    rmq.json("import-store", offsets(broker_files(rmq, [*messages, *more], 2, 0), at_broker), *BROKER)
+    assert rmq.json(*CUT_OVER)["groups"] == bool(at_broker)
+    rmq.json("consume", "--group", "g")
+    assert consumed(rmq) == [*left, "r000"]
     assert rmq.json("audit")["audit"] == []
 
 

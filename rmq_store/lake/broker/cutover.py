@@ -178,6 +178,7 @@ def _report(
         waiting=_waiting(positions, names, moves, salvage_gaps(shard)),
         notes=(
             *_end_notes(shard, broker_name),
+            *(() if status is Status.ALREADY_COMMITTED else _kept_notes(shard, positions, broker_name)),
             *_level_notes(shard, broker_name, levels),
             *_passed_over_notes(store, shard, broker_name, moves),
             *_timer_notes(store, shard, positions, names),
@@ -289,6 +290,26 @@ def _left_out(shard: Shard, positions: Positions, broker_name: str) -> tuple[str
         f"window stops at them until they are reset: rmq reset --group {group} --topic {topic} "
         f"{' '.join(f'--queue {q.broker_name}:{q.queue_id}' for q in sorted(queues))} --to-max --reason ..."
         for (group, topic), queues in sorted(beyond.items())
+    )
+
+
+_MOST_NAMED = 3
+"""Queues of a group and topic in a note."""
+
+
+def _kept_notes(shard: Shard, positions: Positions, broker_name: str) -> tuple[str, ...]:
+    """On every group that has other offsets of its own here than at the broker."""
+    newest = last_configs(shard, broker_name)
+    kept: dict[tuple[str, str], list[str]] = {}
+    for seen in newest.observed if newest else ():
+        own = positions.get(off_id(seen.group, seen.queue))
+        if seen.group != SCHEDULE_GROUP and own not in (None, seen.offset):
+            place = f"{seen.queue.broker_name}:{seen.queue.queue_id} {own} here and {seen.offset} at the broker"
+            kept.setdefault((seen.group, seen.queue.topic), []).append(place)
+    return tuple(
+        f"group {group} has offsets of its own here in {topic}, and keeps them: {', '.join(places[:_MOST_NAMED])}"
+        f"{f' and {len(places) - _MOST_NAMED} more' if len(places) > _MOST_NAMED else ''}; 'rmq reset' sets others"
+        for (group, topic), places in sorted(kept.items())
     )
 
 
