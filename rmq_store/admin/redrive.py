@@ -302,7 +302,10 @@ def _failed(parts: Iterable[Ctl]) -> int:
     return sum(part.parameter("failed") or 0 for part in parts)
 
 
-NO_MATCH = "no matching dead letter is left to send; redriven_at in the view dead_letters shows which were sent"
+NO_MATCH = (
+    "no matching dead letter is left to send; redriven_at in the view dead_letters shows which were sent, removed_ranges "
+    "which retention has removed"
+)
 
 
 def no_dead_letters(group: str) -> str:

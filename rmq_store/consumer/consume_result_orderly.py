@@ -92,7 +92,9 @@ def orderly_status_of(value: Any) -> ConsumeOrderlyStatus:
     status = status_in(ConsumeOrderlyStatus, value)
     if status is None:
         known = ", ".join(ConsumeOrderlyStatus)
-        raise ListenerError(f"the listener answered {quoted(value)}; known in orderly consumption are {known}")
+        raise ListenerError(
+            f"the listener answered {quoted(value)}; known in orderly consumption are {known}: one of them for the whole batch"
+        )
     return status
 
 

@@ -152,6 +152,22 @@ def test_a_dead_letter_stays_redriven_when_its_copy_is_gone(lake: Lake) -> None:
     assert is_whole(lake)
 
 
+@pytest.mark.parametrize("max_bytes", [1, 3000])
+def test_dead_letters_that_it_has_removed_are_gone_before_their_files_are_written_again(
+    lake: Lake, max_bytes: int
+) -> None:
+    rows = "SELECT topic, broker_name, queue_id, queue_offset FROM dead_letters ORDER BY ALL"
+    before = query(lake.store, rows).to_pylist()
+    retained(lake, RetentionRule(topic=f"{DLQ_GROUP_TOPIC_PREFIX}*", max_bytes=max_bytes))
+    begins = {queue: lake.shard.positions().min_offset(queue) for queue in lake.shard.positions().all_queues()}
+    after = query(lake.store, rows).to_pylist()
+    assert (
+        after == [row for row in before if row["queue_offset"] >= begins[MessageQueue(*[*row.values()][:3])]] != before
+    )
+    counts = query(lake.store, "SELECT dead_letters FROM groups").column("dead_letters").to_pylist()
+    assert sum(count or 0 for count in counts) == len(after)
+
+
 @pytest.mark.slow
 def test_after_it_windows_deliveries_and_redrives_go_on(lake: Lake, clock: Clock, tmp_path: Path) -> None:
     plain, began_ms = copied(lake, tmp_path / "plain"), clock.ms

@@ -1,5 +1,5 @@
 -- One row per dead letter, with its cause and the time of its redrive.
--- needs: message_rows, ctl_redriven
+-- needs: message_rows, ctl_redriven, queues
 WITH sent AS (
     -- As the commits of redrives say: retention removes the copies of dead letters, and the record stays.
     SELECT
@@ -23,4 +23,8 @@ FROM message_rows m
 LEFT JOIN sent s
     ON s.shard = m.shard AND s.topic = m.topic AND s.broker_name = m.broker_name AND s.queue_id = m.queue_id
     AND s.queue_offset = m.queue_offset
+LEFT JOIN queues q
+    ON q.shard = m.shard AND q.topic = m.topic AND q.broker_name = m.broker_name AND q.queue_id = m.queue_id
 WHERE substr(m.topic, 1, 5) = '%DLQ%'
+    -- What retention has removed is in its file until that is written again.
+    AND NOT coalesce(m.queue_offset < q.min_offset, FALSE)
