@@ -81,7 +81,8 @@ def write_note(dag_run: DagRun) -> None:
 
 def _write_note(dag_run: DagRun, session: Session) -> None:
     """Only those of tasks that have run since they were cleared: Airflow keeps what a task said until it runs again, which one
-    that is skipped now, or is taken out of the run, does not."""
+    that is skipped now, or is taken out of the run, does not. A task that fails before it says something has deleted what it
+    said before."""
     from airflow.models.xcom import XComModel
     from airflow.utils.state import TaskInstanceState
 
@@ -97,7 +98,7 @@ def _write_note(dag_run: DagRun, session: Session) -> None:
         for row in rows
         if (row.task_id, row.map_index) in ran
     }
-    if rows:
+    if rows or MARK in (dag_run.note or ""):
         dag_run.note = new_note(dag_run.note, sentences)
 
 

@@ -196,6 +196,27 @@ def test_what_an_earlier_attempt_of_a_run_did_is_not_in_its_note(deployed: LakeS
     assert not run_note(dag_run)
 
 
+@pytest.mark.parametrize("of_a_person", ["", "of a person\n\n"])
+def test_a_run_that_says_nothing_keeps_no_sentence_of_an_earlier_attempt(
+    deployed: LakeStore, run: Run, of_a_person: str
+) -> None:
+    """Airflow deletes what a task said when it starts again. It may fail before it says anything."""
+    from airflow.listeners.listener import get_listener_manager
+    from airflow.models.dagrun import DagRun
+    from airflow.models.xcom import XComModel
+    from airflow.utils.session import create_session
+
+    dag_run = run("rmq_deliver_delayed")["run"]
+    set_note(dag_run, f"{of_a_person}{run_note(dag_run)}")
+    with create_session() as session:
+        for row in session.scalars(XComModel.get_many(run_id=dag_run.run_id, dag_ids=dag_run.dag_id)):
+            session.delete(row)
+        session.flush()
+        attached = session.get(DagRun, dag_run.id)
+        get_listener_manager().hook.on_dag_run_failed(dag_run=attached, msg="")
+    assert (run_note(dag_run) or "") == of_a_person.strip()
+
+
 def test_the_event_of_a_run_has_nothing_of_a_shard_that_only_an_earlier_attempt_consumed(
     deployed: LakeStore, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

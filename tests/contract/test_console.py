@@ -20,7 +20,7 @@ from rmq_store.console.access import Access
 from rmq_store.console.app import create_app
 from rmq_store.console.audits import KEPT_MS, LEAST_MS, Audits
 from rmq_store.console.listing import Page
-from rmq_store.console.metrics import Metric, create_metrics_app, exposition
+from rmq_store.console.metrics import Metric, create_metrics_app, exposition, metrics_of
 from rmq_store.console.pages import LISTINGS
 from rmq_store.console.pages.groups import BUCKETS, run_of
 from rmq_store.console.pages.messages import SHOWN_BYTES, decoded
@@ -391,6 +391,15 @@ def test_metrics_have_the_names_and_sums_of_the_exporter(small: SmallStore) -> N
         TestClient(create_metrics_app(StoreReader(lambda: small.store), lambda: None)).get("/metrics").status_code
         == 404
     )
+
+
+def test_what_a_replay_does_not_read_is_no_lag() -> None:
+    """It ends where its request says, and its group cannot be deleted. Its retries wait for somebody."""
+    names = ("shop", "shop-replay-0123456789", "shop-replay-0123456789@client-1")
+    lag = [{"group": name, "topic": topic, "lag": 5} for name in names for topic in ("Orders", f"%RETRY%{name}")]
+    diff, retries, *_ = metrics_of(lag, [], [])
+    assert [labels["group"] for labels, _ in diff.samples] == ["shop"]
+    assert [labels["group"] for labels, _ in retries.samples] == [*names]
 
 
 def test_labels_are_escaped() -> None:
