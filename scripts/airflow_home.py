@@ -178,6 +178,10 @@ def airflow_command(*words: str) -> list[str]:
 # --- its processes ---------------------------------------------------------------------------------------------------
 
 
+LEAST_RUN_S = 60
+"""A process that ran for a shorter time is not started again."""
+
+
 class Airflow:
     """The processes of an ``AirflowHome`` for as long as the ``with`` block lasts.
 
@@ -200,6 +204,7 @@ class Airflow:
         self._meanwhile = meanwhile
         self._say = say
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._started_s: dict[str, float] = {}
 
     def __enter__(self) -> Airflow:
         try:
@@ -223,6 +228,7 @@ class Airflow:
 
     def _start(self, name: str) -> None:
         self._processes[name] = self._home.start(airflow_command(*PROCESSES[name]), self._log_of(name))
+        self._started_s[name] = time.monotonic()
 
     def _log_of(self, name: str) -> Path:
         return self._home.folder / "process-logs" / f"{name}.log"
@@ -235,6 +241,18 @@ class Airflow:
                 raise AirflowNotReady(
                     f"Airflow's {name} ended with code {process.returncode}. End of its log {log}:\n{_end_of(log)}"
                 )
+
+    def start_ended_again(self) -> None:
+        """Start each process again that has ended, and say so, as Docker Compose does. Raises AirflowNotReady, as
+        ``check_alive``, for one that ended within a minute of its start: it would end again."""
+        for name, process in list(self._processes.items()):
+            if process.poll() is not None and time.monotonic() >= self._started_s[name] + LEAST_RUN_S:
+                self._say(
+                    f"Airflow's {name} ended with code {process.returncode}, and is started again. End of its log:\n"
+                    f"{_end_of(self._log_of(name))}"
+                )
+                self._start(name)
+        self.check_alive()
 
     def wait_until_healthy(self) -> None:
         """Wait until every process reports that it is healthy. Raises AirflowNotReady."""

@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(folder: Path, port_option: int | None, *, spark: bool) -> None:
-    """Start everything, print the addresses, wait until Ctrl-C or until a process ends."""
+    """Start everything, print the addresses, wait until Ctrl-C. A process that ends is started again, unless it ends soon."""
     if port_option is not None and not is_free(port_option):
         raise AirflowNotReady(f"port {port_option} is taken: leave out --port, or choose another")
     with ThreadPoolExecutor() as beside, ExitStack() as at_the_end:
@@ -100,7 +100,7 @@ def run(folder: Path, port_option: int | None, *, spark: bool) -> None:
         while True:
             if home.database is not None:
                 postgres.check_alive()
-            airflow.check_alive()
+            airflow.start_ended_again()
             if spark and starting.done():
                 starting.result()
                 if server.has_ended:

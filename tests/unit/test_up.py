@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from scripts import up
-from scripts.airflow_home import AirflowHome
+from scripts.airflow_home import Airflow, AirflowHome, AirflowNotReady
 from scripts.postgres import NoPostgres, Postgres
 
 GIB = 1 << 30
@@ -39,6 +40,37 @@ def test_a_postgresql_that_has_ended_is_named(tmp_path: Path) -> None:
     server._keeper.wait()
     with pytest.raises(NoPostgres, match="PostgreSQL has ended:\nPANIC: could not open file"):
         server.check_alive()
+
+
+@pytest.mark.parametrize(("ran_s", "is_started"), [(60, True), (59, False)])
+def test_a_process_that_ends_is_started_again_unless_it_ends_at_once(
+    ran_s: int, is_started: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def start(home: AirflowHome, command: object, log_file: Path) -> subprocess.Popen[bytes]:
+        log_file.parent.mkdir(exist_ok=True)
+        log_file.write_text("UniqueViolation")
+        code = "import sys; sys.stdin.read(); sys.exit(1)"
+        processes.append(subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE))
+        return processes[-1]
+
+    now_s, said = [0.0], list[str]()
+    monkeypatch.setattr(AirflowHome, "start", start)
+    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
+    airflow = Airflow(AirflowHome(tmp_path, 8080, tmp_path / "consumers.toml"), ["scheduler"], say=said.append)
+    airflow.start()
+    airflow.start_ended_again()
+    processes[0].communicate()
+    now_s[0] = ran_s
+    if is_started:
+        airflow.start_ended_again()
+        (text,) = said
+        assert (len(processes), "scheduler ended with code 1, and is started again" in text) == (2, True)
+        processes[1].communicate()
+    with pytest.raises(AirflowNotReady, match=r"scheduler ended with code 1. End of its log .*\nUniqueViolation"):
+        airflow.start_ended_again()
+    assert len(processes) == 1 + is_started
 
 
 @pytest.mark.parametrize(
