@@ -14,7 +14,8 @@ import pytest
 from deltalake import DeltaTable
 
 from rmq_store.errors import BadData, CommitOutcomeUnknown, DerivedTableDamaged, LogDamaged, MissingFile, WrongUse
-from rmq_store.lake.audit.finding import Problem
+from rmq_store.lake.admin.doctor import OtherMend, commit_logs_found
+from rmq_store.lake.audit.finding import Problem, advice_for
 from rmq_store.lake.commit import commit as commits
 from rmq_store.lake.commit.commit import STEPS
 from rmq_store.lake.commit.cursor import refuse_other_history
@@ -451,3 +452,56 @@ def test_a_copy_by_another_tool_is_a_store_if_the_logs_are_copied_before_the_dat
     assert back_up(lake, copy.folder).is_new
     assert numbers(copy) == numbers(lake)
     assert_is_a_store(copy)
+
+
+@pytest.mark.parametrize("checkpointed", ["lost", "new", "neither"])
+def test_a_copy_over_one_of_before_a_restore_has_two_histories(lake: Lake, tmp_path: Path, checkpointed: str) -> None:
+    """The entries of both fit together: a reset of the restored store, and the window that came after that of the lost one."""
+    backed_up, copy = backup_of(lake, tmp_path / "backup"), replace(lake, folder=tmp_path / "copy")
+    lake.reset("2026-01-01-lost", 3)
+    if checkpointed == "lost":
+        write_checkpoint(lake.shard.commitlog)
+    lake.consume()
+    shutil.copytree(lake.folder, copy.folder)
+    shutil.rmtree(lake.folder)
+    backup_of(backed_up, lake.folder)
+    lake.reset("2026-01-01-new", 3)
+    if checkpointed == "new":
+        write_checkpoint(lake.shard.commitlog)
+    elif checkpointed == "lost":  # its checkpoint has the reset: what is mixed begins behind it
+        lake.reset("2026-01-01-newer", 4)
+    assert lake.audit() == []
+    shutil.copytree(lake.folder, copy.folder, dirs_exist_ok=True)
+    found = copy.audit()
+    assert Problem.ANOTHER_HISTORY in {one.problem for one in found}
+    assert "which the log does not have before it" in commit_logs_checked(copy)
+    advice, *_ = [one for one in advice_for(found) if one["problem"] == Problem.ANOTHER_HISTORY]
+    assert "do not rebuild" in advice["action"]
+
+
+def commit_logs_checked(lake: Lake) -> str:
+    """What ``rmq doctor`` finds in them."""
+    with pytest.raises(OtherMend) as caught:
+        commit_logs_found(lake.store.root)
+    assert "do not run 'rmq dispatch --rebuild'" in caught.value.mend
+    return str(caught.value)
+
+
+def test_who_goes_on_behind_a_log_that_was_replaced_has_begun_another_history(lake: Lake, tmp_path: Path) -> None:
+    """``docs/backup.md``, "Restore in place": its commits fit behind others that have filled the gap."""
+    backed_up = backup_of(lake, tmp_path / "backup")
+    lake.reset("2026-01-01-lost", 3)
+    lake.reset("2026-01-01-goes-on", 5)
+    late = entry(lake, -1).read_bytes()
+    shutil.move(lake.folder, tmp_path / "aside")
+    backup_of(backed_up, lake.folder)
+    lake.reset("2026-01-01-new", 3)
+    ignore = shutil.ignore_patterns("_delta_log")
+    shutil.copytree(
+        tmp_path / "aside" / SHARD / "commitlog", lake.folder / SHARD / "commitlog", ignore=ignore, dirs_exist_ok=True
+    )
+    last = entry(lake, -1)
+    name = f"{int(last.stem) + 1:020d}.json"
+    last.with_name(name).write_bytes(late)
+    (finding,) = lake.audit()
+    assert (finding.problem, finding.file) == (Problem.ANOTHER_HISTORY, f"commitlog/_delta_log/{name}")

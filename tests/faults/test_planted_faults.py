@@ -573,6 +573,15 @@ def exchanged(at: PlantedShard) -> None:
     second.write_bytes(text)
 
 
+def decided_in_another_history(at: PlantedShard) -> None:
+    """The newest entry, as if the one before it had the place of another commit."""
+    newest = at.entries()[-1]
+    info, *actions = newest.read_text().splitlines(keepends=True)
+    assert json.loads(info)["commitInfo"]["read_commit"]
+    other = {"commitInfo": json.loads(info)["commitInfo"] | {"read_commit": "0" * 32}}
+    newest.write_text("".join([json.dumps(other) + "\n", *actions]))
+
+
 def wrong_number(at: PlantedShard) -> None:
     stats = json.loads(at.add_of(imported_file(at))["stats"])
     at.edit_add(imported_file(at), stats=json.dumps(stats | {"numRecords": stats["numRecords"] + 1}))
@@ -897,6 +906,7 @@ UNREADABLE: dict[str, tuple[Plant, Problem]] = {
     "a live file outside the table": (outside, Problem.FILE_MISSING),
     "a file of consumequeue deleted": (deleted(first_of("consumequeue"), "consumequeue"), Problem.FILE_MISSING),
     "the log rolled back by five versions": (rolled_back, Problem.LOG_ROLLED_BACK),
+    "an entry that was decided in another history": (decided_in_another_history, Problem.ANOTHER_HISTORY),
     "a FIFO in the place of a file of consumequeue": (
         lambda at: as_fifo(at.path(first_of("consumequeue")(at), "consumequeue")),
         Problem.FILE_SIZE_DIFFERS,

@@ -25,6 +25,7 @@ from rmq_store.errors import BadData, RmqError, StoreUnusable
 from rmq_store.lake.commit.cursor import refuse_other_history
 from rmq_store.lake.commit.derived_tables import KINDS, Derived
 from rmq_store.lake.commit.dispatch import behind
+from rmq_store.lake.commit.histories import entries_of_another
 from rmq_store.lake.table.checkpoint import entries_since_checkpoint
 from rmq_store.lake.table.delta_log import NoTable
 from rmq_store.lake.table.delta_table import LakeTable
@@ -66,6 +67,10 @@ class CheckImpossible(OtherMend):
         super().__init__(
             text, "let this user read the files of the store, see that its storage answers, and run 'rmq doctor' again"
         )
+
+
+class _AnotherHistory(BadData):
+    """A commit log has entries of another history."""
 
 
 class CheckStatus(StrEnum):
@@ -270,8 +275,9 @@ def _check_newest(root: Root, now_ms: int) -> None:
 
 
 def commit_logs_found(root: Root) -> str:
-    """Raises OtherMend with every commit log that is in the folder of another shard, else BadData with the damage of every one,
-    or of every one that has not come as far as the tables that were made from it, and CheckImpossible."""
+    """Raises OtherMend with every commit log that is in the folder of another shard, or else has another history, else BadData
+    with the damage of every one, or of every one that has not come as far as the tables that were made from it, and
+    CheckImpossible."""
 
     def newest(shard: Shard) -> str:
         version = shard.commitlog.version
@@ -281,6 +287,8 @@ def commit_logs_found(root: Root) -> str:
                 "its shard again; 'rmq audit' names all that were renamed",
                 entry_path(shard.name),
             )
+        if others := [f"{shard.name}/{file}: {fact}" for file, fact in entries_of_another(shard)]:
+            raise _AnotherHistory("; ".join(others))
         for kind in KINDS:
             if table := _opened(shard, kind):
                 refuse_other_history(shard, table)
@@ -315,10 +323,11 @@ def maintenance_found(root: Root) -> str:
 
 
 def _each(looks: Iterable[Callable[[], T]]) -> list[T]:
-    """What they return. Raises OtherMend with the shards that are not in their folders, else BadData with the damage that they
-    met, else CheckImpossible with what they could not read."""
+    """What they return. Raises OtherMend with the shards that are not in their folders, else with those that have another
+    history, else BadData with the damage that they met, else CheckImpossible with what they could not read."""
     answers: list[T] = []
     elsewhere: list[str] = []
+    histories: list[str] = []
     damage: list[str] = []
     unreadable: list[str] = []
     for look in looks:
@@ -328,6 +337,8 @@ def _each(looks: Iterable[Callable[[], T]]) -> list[T]:
             damage.append(str(error))
         except ShardOfAnother as error:
             elsewhere.append(str(error))
+        except _AnotherHistory as error:
+            histories.append(str(error))
         except StoreUnusable as error:
             unreadable.append(str(error))
         except RmqError as error:
@@ -335,6 +346,11 @@ def _each(looks: Iterable[Callable[[], T]]) -> list[T]:
     if elsewhere:
         raise OtherMend(
             "; ".join(elsewhere), "stop what writes to the store, put the folders right as it says, then 'rmq audit'"
+        )
+    if histories:
+        raise OtherMend(
+            "; ".join(histories),
+            "stop what writes to the store, and restore it from a backup; do not run 'rmq dispatch --rebuild' ('rmq audit')",
         )
     if damage:
         raise BadData("; ".join(damage))

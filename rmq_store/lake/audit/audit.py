@@ -18,6 +18,7 @@ from rmq_store.lake.audit.derived import TEXTS as of_derived_tables
 from rmq_store.lake.audit.derived import derived_tables
 from rmq_store.lake.audit.files import files
 from rmq_store.lake.audit.finding import Finding, Problem, of_row
+from rmq_store.lake.audit.histories import histories
 from rmq_store.lake.audit.positions import TEXTS as of_positions
 from rmq_store.lake.audit.positions import positions
 from rmq_store.lake.audit.segment_times import TEXTS as of_segment_times
@@ -53,6 +54,7 @@ def audit(store: LakeStore, progress: Progress | None = None) -> list[Finding]:
     """Every contradiction; none in a sound store. No message body is read. ``progress`` counts the files of each shard."""
     opened = with_named_shards(store)
     findings = _tried(opened, None, "shards", lambda store, _: shards(store))
+    findings += _tried(opened, None, "histories", lambda store, _: histories(store))
     findings += _tried(opened, None, "files", lambda store, _: files(store, progress=progress))
     with ExitStack() as stack:
         try:

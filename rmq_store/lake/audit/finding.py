@@ -68,6 +68,8 @@ class Problem(StrEnum):
     COPY_IN_ANOTHER_TOPIC = "copy in another topic"
     # ``positions.py``
     POSITION_NOT_RECORDED = "position not recorded"
+    # ``histories.py``
+    ANOTHER_HISTORY = "log of another history"
     # ``derived.py``: the records of commits, and the tables that are made from them.
     COMMIT_TWICE = "commit twice"
     RECORD_NOT_VALID = "commit record not valid"
@@ -261,6 +263,13 @@ ADVICE: Mapping[Problem, Advice] = {
     Problem.COPY_IN_ANOTHER_TOPIC: Advice("a retry was delivered to another group than its own", _RESTORE_LOG),
     Problem.POSITION_NOT_RECORDED: Advice(
         "a position (an epoch, a pass, a claim, how far an import is) is not what the commits made it", _RESTORE_LOG
+    ),
+    Problem.ANOTHER_HISTORY: Advice(
+        "entries of the log were decided on commits that it does not have: those of before and after a restore are in one log, "
+        "as in a copy by another tool over an earlier one, or a process went on while the store was restored. Offsets may have "
+        "passed messages that no listener got",
+        "Do not run VACUUM, and do not rebuild. Of a copy by another tool make a new one, in an empty target. "
+        + _RESTORE,
     ),
     Problem.COMMIT_TWICE: Advice("a commit counts twice in SQL", _RESTORE_LOG),
     Problem.RECORD_NOT_VALID: Advice(

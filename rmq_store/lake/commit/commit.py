@@ -233,6 +233,7 @@ def _content(shard: Shard, members: Sequence[Member], decided: dict[str, Decided
         operation=", ".join(sorted({str(ctl.action) for ctl in ctls})).upper(),
         now_ms=max(ctl.store_timestamp for ctl in ctls),
         commit_ids=[ctl.commit_id for ctl in ctls],
+        read_commit=next(iter(shard.commitlog.log.commit_ids()), ""),
         closed=[prefix for member in members for prefix in member.proposal.closed],
         removed={path for member in members for path in member.proposal.removed},
     )

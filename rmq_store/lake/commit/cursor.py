@@ -24,7 +24,7 @@ COMMITS = "dispatch/commits"
 """How many ctl rows the commit log had at the cursor. ABSENT: its files do not say it, as another tool has changed the log."""
 CURSOR = (VERSION, COMMIT, COMMITS)
 
-_HALF = 16
+HALF = 16
 """Hex digits of a commit id that a position can hold."""
 
 
@@ -53,7 +53,7 @@ def ctl_files(commitlog: LakeTable) -> pa.Table:
 
 def _commit_at(log: LakeTable) -> int:
     commit_ids = log.log.commit_ids()
-    return int(commit_ids[0][:_HALF], 16) if commit_ids else ABSENT
+    return int(commit_ids[0][:HALF], 16) if commit_ids else ABSENT
 
 
 def miscounted(shard: Shard, table: LakeTable) -> str:
@@ -90,9 +90,9 @@ def refuse_other_history(shard: Shard, table: LakeTable) -> None:
             )
         return
     commit = table.positions.get(COMMIT)
-    if commit is not None and not _holds(shard, f"{commit:0{_HALF}x}"):
+    if commit is not None and not holds(shard, f"{commit:0{HALF}x}"):
         raise DerivedTableDamaged(
-            f"the table {table.path} was made from {log.path} up to version {cursor} with the commit {commit:0{_HALF}x}..., "
+            f"the table {table.path} was made from {log.path} up to version {cursor} with the commit {commit:0{HALF}x}..., "
             f"which {log.path} does not hold at its version {log.version}: one of them was restored from a backup.",
             other_history=True,
         )
@@ -112,7 +112,8 @@ def _newest_version(shard: Shard, cursor: int) -> int:
     return Shard(shard.root, shard.name).commitlog.version
 
 
-def _holds(shard: Shard, first_half: str) -> bool:
+def holds(shard: Shard, first_half: str) -> bool:
+    """Whether the commit log's handle has a commit whose id begins with these ``HALF`` digits."""
     index = shard.ctl_index
     if index.begins_with(first_half):
         return True

@@ -33,6 +33,7 @@ END_BYTES = 64 << 10
 """By so many bytes at its end, and its size, a file of the log is known again."""
 _SAFE = "/=~-_."
 _COMMIT_IDS = "commit_ids"
+_READ_COMMIT = "read_commit"
 _COMMIT_ID = "commit_id"
 _ACTIONS = "actions"
 _parsed = json.JSONDecoder().decode
@@ -110,6 +111,12 @@ class Entry:
         ids = self.info.get(_COMMIT_IDS) or self.info.get(_COMMIT_ID) or ""
         return tuple(ids.split(",")) if ids else ()
 
+    @property
+    def read_commit(self) -> str:
+        """The first commit of the version on which those of the entry were decided; "": that version has none, or it is not
+        known, as in entries of earlier versions of this project."""
+        return self.info.get(_READ_COMMIT) or ""
+
 
 def entry_name(version: int) -> str:
     return f"{version:020d}.json"
@@ -130,6 +137,7 @@ def entry_bytes(
     operation: str,
     now_ms: int,
     commit_ids: Sequence[str] = (),
+    read_commit: str = "",
     files: Sequence[StagedFile] = (),
     partition_by: Sequence[str] = (),
     removed: Sequence[LiveFile] = (),
@@ -137,7 +145,8 @@ def entry_bytes(
     updated_ms: Mapping[str, int] | None = None,
     first: Sequence[Mapping[str, Any]] = (),
 ) -> bytes:
-    """An entry that adds files, removes some and sets positions. ``first``: further actions, before these."""
+    """An entry that adds files, removes some and sets positions. ``read_commit``: as ``Entry.read_commit``. ``first``: further
+    actions, before these."""
     updated = updated_ms or {}
     actions: list[Mapping[str, Any]] = list(first)
     actions += [{"remove": _remove_action(file, now_ms)} for file in removed]
@@ -153,6 +162,8 @@ def entry_bytes(
         _ACTIONS: len(actions),
         _COMMIT_IDS: ",".join(commit_ids),
     }
+    if read_commit:
+        info[_READ_COMMIT] = read_commit
     lines = [{"commitInfo": info}, *actions]
     return "\n".join(json.dumps(line, ensure_ascii=False, separators=(",", ":")) for line in lines).encode() + b"\n"
 
@@ -234,7 +245,7 @@ def _entry(actions: Sequence[Mapping[str, Any]], version: int, where: str) -> En
                 positions[app_id] = _long(value["version"])
                 updated_ms[app_id] = _long(value.get("lastUpdated") or 0)
             case "commitInfo":
-                for name in (_COMMIT_IDS, _COMMIT_ID):
+                for name in (_COMMIT_IDS, _COMMIT_ID, _READ_COMMIT):
                     _text(value.get(name) or "")
                 single[kind] = value
             case "metaData":

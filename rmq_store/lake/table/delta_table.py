@@ -277,16 +277,19 @@ class LakeTable:
         operation: str,
         now_ms: int,
         commit_ids: Sequence[str] = (),
+        read_commit: str = "",
         closed: Sequence[str] = (),
         removed: Collection[str] = (),
     ) -> Content:
-        """The entry that adds files, removes some and sets positions. Raises StaleAttempt when a removed one is not live."""
+        """The entry that adds files, removes some and sets positions. ``read_commit``: as ``Entry.read_commit``. Raises
+        StaleAttempt when a removed one is not live."""
         self._validate(files)
         gone = self._live(removed, data_change=all(file.data_change for file in files)) if removed else []
         text = entry_bytes(
             operation=operation,
             now_ms=now_ms,
             commit_ids=commit_ids,
+            read_commit=read_commit,
             files=files,
             partition_by=self.layout.partition_by,
             removed=gone,

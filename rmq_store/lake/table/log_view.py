@@ -44,6 +44,8 @@ class LogView:
     metadata: Mapping[str, Any] | None = None
     commit_ids: dict[int, tuple[str, ...]] = field(default_factory=dict)
     """The commits in each entry that was read."""
+    read_commits: dict[int, str] = field(default_factory=dict)
+    """The ``read_commit`` of each entry that was read and has one."""
     checksums: dict[int, int] = field(default_factory=dict)
     """CRC-32 of each entry that was read."""
     newest: LogFile | None = None
@@ -71,6 +73,8 @@ class LogView:
         self.files.apply(entry)
         self.positions = self.positions.advanced(entry.version, entry.positions, entry.updated_ms)
         self.commit_ids[entry.version] = entry.commit_ids
+        if entry.read_commit:
+            self.read_commits[entry.version] = entry.read_commit
         self.checksums[entry.version] = entry.checksum
         self.version = entry.version
         self.newest = LogFile(entry_name(entry.version), entry.end)
