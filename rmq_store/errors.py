@@ -11,7 +11,7 @@
     │   │   └── BodyTooLarge        a body is larger than allowed when it is decompressed
     │   ├── MissingFile         a file of the store is missing, or something else is in its place
     │   ├── LogDamaged          an entry or a checkpoint of a table's log is damaged or missing
-    │   ├── DerivedTableDamaged a derived table does not match the commit log: rmq dispatch --rebuild
+    │   ├── DerivedTableDamaged a derived table does not match the commit log: rebuild it, or restore the store
     │   ├── OffsetOutOfRange    retention removed the messages at the offset
     │   ├── ListenerError       the listener cannot be imported, or its answer is invalid
     │   │   └── ListenerNotStarted  what starts its process has ended: run the request again
@@ -143,14 +143,23 @@ class DerivedTableDamaged(BadData):
 
     _REBUILD = "'rmq dispatch --rebuild' writes the table again from the commit log."
 
-    def __init__(self, facts: str, *, other_history: bool = False) -> None:
+    def __init__(self, facts: str, *, rolled_back: bool = False, other_history: bool = False) -> None:
+        """``rolled_back``: the commit log has not come as far as the table. ``other_history``: it has other commits than those
+        that the table was made from."""
         advice = f"Nothing is lost: {self._REBUILD}"
-        if other_history:
+        if rolled_back:
             advice = (
                 "If the commit log is the older of the two, restore its newer state first: the store does not have "
                 f"what the log lacks. Otherwise {self._REBUILD}"
             )
+        if other_history:
+            advice = (
+                "The log has other commits than those that the table was made from, and the tables may have the only record of "
+                "these: restore the store from a backup, or make a copy by another tool again in an empty target. Only to give "
+                f"up what the log lacks, {self._REBUILD}"
+            )
         super().__init__(f"{facts} {advice}")
+        self.rolled_back = rolled_back
         self.other_history = other_history
 
 

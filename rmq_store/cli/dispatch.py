@@ -47,7 +47,8 @@ def dispatch(
 
     They are consumequeue, offsets and commits. Every command that commits updates them; this command catches up after a
     crash. --rebuild writes them again from the commit log, which is never changed. Safe at any time, beside running
-    windows, and as often as you like.
+    windows, and as often as you like. Where the log has other commits than those that they were made from, restore the
+    store instead: a rebuild gives up what the log lacks.
     """
     if check and (rebuild or dry_run):
         raise WrongUse("--check changes nothing: use it without --rebuild and --dry-run")
@@ -127,6 +128,8 @@ def _history_note(shard: str, report: TableReport) -> str:
 def _line(shard: str, report: TableReport, check: bool) -> str:
     if report.rebuilt:
         then = ", rebuilt"
+    elif report.other_history and check:
+        then = "; restore the store from a backup (docs/backup.md). A rebuild gives up what the log lacks"
     elif report.differs:
         then = "; rebuild it with: rmq dispatch --rebuild" if check else ", would be rebuilt"
     else:

@@ -216,7 +216,25 @@ def test_a_log_with_other_commits_under_the_same_versions_is_refused_and_mended(
         message = refused(rolled_back, *command)
         assert f"up to version {newest - 1}" in message
         assert f"at its version {newest}" in message
+        assert "restore the store from a backup" in message
+        assert "If the commit log is the older" not in message
+    assert_not_advised_to_rebuild(rolled_back)
     assert_mended_by_a_rebuild(rolled_back)
+
+
+def assert_not_advised_to_rebuild(rmq: Rmq) -> None:
+    """The tables may have the only record of what the log lacks."""
+    (failed,) = failed_checks(rmq)
+    assert failed["check"] == "commit log"
+    assert "restore it from a backup; a rebuild of the derived tables would only hide it" in failed["mend"]
+    answer = rmq("audit", "--json").json()
+    assert "log rolled back" not in {row["problem"] for row in answer["audit"]}
+    (advice,) = (one for one in answer["advice"] if one["problem"] == "log of another history")
+    assert "do not rebuild" in advice["action"]
+    assert "rmq dispatch --rebuild" not in advice["action"]
+    check = rmq("dispatch", "--check").out
+    assert "restore the store from a backup (docs/backup.md)" in check
+    assert "rebuild it with" not in check
 
 
 def test_what_a_log_says_whose_newest_entry_is_gone_is_refused(imported: Rmq) -> None:
@@ -255,6 +273,7 @@ def test_doctor_names_a_log_whose_newest_entry_is_gone(imported: Rmq) -> None:
     assert failed["check"] == "commit log"
     assert f"its newest version is {int(newest.stem) - 1}: one of them was restored from a backup" in failed["found"]
     assert "restore" in failed["mend"]
+    assert "rmq dispatch --rebuild" in failed["mend"]
     newest.write_bytes(content)
     assert failed_checks(imported) == []
 

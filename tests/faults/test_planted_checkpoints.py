@@ -93,7 +93,7 @@ def one_less(txn: Row) -> Row:
 FAULTS: dict[str, tuple[Change, Problem]] = {
     "a message file less": (of_file("kind=msg", lambda add: []), Problem.SEGMENT_FILE_NOT_LIVE),
     "a message file twice": (of_file("kind=msg", lambda add: [add, add]), Problem.NOT_AUDITED),
-    "a record less": (of_file("kind=ctl", lambda add: []), Problem.LOG_ROLLED_BACK),
+    "a record less": (of_file("kind=ctl", lambda add: []), Problem.ANOTHER_HISTORY),
     "deleted rows of a message file": (of_file("kind=msg", with_deleted_rows), Problem.NOT_AUDITED),
     "a record without the values of a column": (of_record(without_bounds("request_id")), Problem.STATISTICS_DIFFER),
     "a record of no day": (of_record(without_day), Problem.STATISTICS_DIFFER),

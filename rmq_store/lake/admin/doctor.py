@@ -21,7 +21,7 @@ from typing import TypeVar
 from rmq_store.commit.ctl import is_born_here
 from rmq_store.commit.decide import MAX_SKEW_MS
 from rmq_store.commit.positions import max_id
-from rmq_store.errors import BadData, RmqError, StoreUnusable
+from rmq_store.errors import BadData, DerivedTableDamaged, RmqError, StoreUnusable
 from rmq_store.lake.commit.cursor import refuse_other_history
 from rmq_store.lake.commit.derived_tables import KINDS, Derived
 from rmq_store.lake.commit.dispatch import behind
@@ -70,7 +70,7 @@ class CheckImpossible(OtherMend):
 
 
 class _AnotherHistory(BadData):
-    """A commit log has entries of another history."""
+    """A commit log has entries of another history, or other commits than those that a derived table was made from."""
 
 
 class CheckStatus(StrEnum):
@@ -291,10 +291,19 @@ def commit_logs_found(root: Root) -> str:
             raise _AnotherHistory("; ".join(others))
         for kind in KINDS:
             if table := _opened(shard, kind):
-                refuse_other_history(shard, table)
+                _refuse_other_history(shard, table)
         return f"{shard.name} at version {version}"
 
     return ", ".join(_each([partial(newest, shard) for shard in _shards(root)])) or "no shards yet"
+
+
+def _refuse_other_history(shard: Shard, table: LakeTable) -> None:
+    try:
+        refuse_other_history(shard, table)
+    except DerivedTableDamaged as error:
+        if error.other_history:
+            raise _AnotherHistory(str(error)) from error
+        raise
 
 
 def derived_tables_found(root: Root) -> str:
@@ -350,7 +359,7 @@ def _each(looks: Iterable[Callable[[], T]]) -> list[T]:
     if histories:
         raise OtherMend(
             "; ".join(histories),
-            "stop what writes to the store, and restore it from a backup; do not run 'rmq dispatch --rebuild' ('rmq audit')",
+            "stop what writes to the store, and restore it from a backup; a rebuild of the derived tables would only hide it",
         )
     if damage:
         raise BadData("; ".join(damage))

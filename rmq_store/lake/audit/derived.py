@@ -80,7 +80,7 @@ TEXTS = (*_DIGESTS, _DAYS, _TWICE)
 
 def derived_tables(store: LakeStore, ask: Ask) -> Iterator[Finding]:
     """Where a derived table and the commit log differ, commits of which the log has more than one record, and a log that was
-    made older than its tables."""
+    made older than its tables, or has another history than they."""
     for shard in store.shards():
         yield from _rolled_back(shard)
     try:
@@ -105,8 +105,10 @@ def _rolled_back(shard: Shard) -> Iterator[Finding]:
         try:
             refuse_other_history(shard, kind.table(shard))
         except DerivedTableDamaged as error:
-            if error.other_history:
+            if error.rolled_back:
                 yield Finding(shard=shard.name, problem=Problem.LOG_ROLLED_BACK, file=kind.name, detail=str(error))
+            if error.other_history:
+                yield Finding(shard=shard.name, problem=Problem.ANOTHER_HISTORY, file=kind.name, detail=str(error))
 
 
 def _is_miscounted(shard: Shard) -> bool:

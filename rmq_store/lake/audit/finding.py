@@ -68,7 +68,7 @@ class Problem(StrEnum):
     COPY_IN_ANOTHER_TOPIC = "copy in another topic"
     # ``positions.py``
     POSITION_NOT_RECORDED = "position not recorded"
-    # ``histories.py``
+    # ``histories.py``, and ``derived.py`` by the cursors of the tables
     ANOTHER_HISTORY = "log of another history"
     # ``derived.py``: the records of commits, and the tables that are made from them.
     COMMIT_TWICE = "commit twice"
@@ -265,9 +265,9 @@ ADVICE: Mapping[Problem, Advice] = {
         "a position (an epoch, a pass, a claim, how far an import is) is not what the commits made it", _RESTORE_LOG
     ),
     Problem.ANOTHER_HISTORY: Advice(
-        "entries of the log were decided on commits that it does not have: those of before and after a restore are in one log, "
-        "as in a copy by another tool over an earlier one, or a process went on while the store was restored. Offsets may have "
-        "passed messages that no listener got",
+        "the log lacks commits on which its entries were decided, or that a derived table was made from, and has others in "
+        "their place: states of before and after a restore are in one store, as in a copy by another tool over an earlier one, "
+        "or a process went on while the store was restored. Offsets may have passed messages that no listener got",
         "Do not run VACUUM, and do not rebuild. Of a copy by another tool make a new one, in an empty target. "
         + _RESTORE,
     ),
@@ -290,7 +290,7 @@ ADVICE: Mapping[Problem, Advice] = {
     ),
     Problem.DERIVED_TABLE_DIFFERS: Advice("a derived table has not the rows of the commit log", _REBUILD),
     Problem.LOG_ROLLED_BACK: Advice(
-        "the commit log lacks its newest commits, or has others: it, or a derived table, is an older copy",
+        "the commit log has not come as far as a derived table: it lacks its newest commits, and is an older copy",
         "Stop what writes to the store. If the log is the older one, restore its newer state; else 'rmq dispatch --rebuild'.",
     ),
     Problem.LOG_READ_DIFFERENTLY: Advice(

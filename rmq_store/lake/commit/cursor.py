@@ -86,7 +86,7 @@ def refuse_other_history(shard: Shard, table: LakeTable) -> None:
             raise DerivedTableDamaged(
                 f"the table {table.path} was made from {log.path} up to version {cursor}, but its newest version is {newest}: "
                 "one of them was restored from a backup.",
-                other_history=True,
+                rolled_back=True,
             )
         return
     commit = table.positions.get(COMMIT)

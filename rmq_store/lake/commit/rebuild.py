@@ -57,6 +57,8 @@ class TableReport:
     differences: tuple[Difference, ...] = ()
     damage: str = ""
     """Why it cannot be read, or what is wrong with its cursor; "" for neither."""
+    other_history: bool = False
+    """Whether the log has other commits than those that it was made from: a rebuild gives up what the log lacks."""
     not_in_log: int = 0
     """Rows that name commits that the log does not have."""
     lost_commits: tuple[str, ...] = ()
@@ -134,11 +136,11 @@ def _compared(shard: Shard, kind: Derived, ctls: Sequence[Ctl]) -> TableReport:
         stored: list[Row] = table.read(table.files().column("path").to_pylist()).to_pylist()
     except DerivedTableDamaged as error:
         return TableReport(table=kind.name, rows=in_log.total(), damage=str(error))
-    damage, tail = "", Tail(())
+    damage, tail, other_history = "", Tail(()), False
     try:
         tail = undispatched(shard, table, claims=kind.claims)
     except DerivedTableDamaged as error:
-        damage = str(error)
+        damage, other_history = str(error), error.other_history
     in_table = _counted([*current_rows(stored, tail.replaced), *_as_stored(kind, tail.rows(kind))], named)
     differences = tuple(
         Difference(kind.name, in_table[text], in_log[text], {column: row[column] for column in kind.layout.stats})
@@ -152,6 +154,7 @@ def _compared(shard: Shard, kind: Derived, ctls: Sequence[Ctl]) -> TableReport:
         rows=in_log.total(),
         differences=differences,
         damage=damage or miscounted(shard, table),
+        other_history=other_history,
         not_in_log=len(not_in_log),
         lost_commits=tuple(sorted(set(not_in_log))) if kind is COMMITS and not damage else (),
     )
