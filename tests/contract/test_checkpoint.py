@@ -437,6 +437,28 @@ def test_the_maintenance_writes_a_damaged_checkpoint_of_the_newest_version_again
     assert not hinted.maintain()[0]
 
 
+@pytest.mark.parametrize("has_hint", [True, False], ids=["an older one", "none"])
+@pytest.mark.parametrize("entries_after", [0, 1])
+def test_a_damaged_checkpoint_that_the_hint_does_not_name_is_a_finding_and_the_maintenance_writes_it_again(
+    lake: Lake, has_hint: bool, entries_after: int
+) -> None:
+    """As after a crash between the two writes. The Delta library does not open the table."""
+    table = lake.shard.commitlog
+    if has_hint:
+        write_checkpoint(table)
+    other_commits(lake, 2)
+    table.refresh()
+    damaged = table.version
+    table.root.replace(checkpoint_name(table, damaged), b"PAR1 no checkpoint PAR1")
+    other_commits(lake, entries_after)
+    (finding,) = audit(LakeStore.open(lake.shard.root))
+    assert (finding.problem, finding.file) == (Problem.CHECKPOINT_UNREADABLE, "commitlog")
+    assert f"{damaged:020d}.checkpoint.parquet is damaged" in str(finding.detail)
+    assert Hinted(LakeStore.open(lake.shard.root)).maintain()[0]
+    assert audit(LakeStore.open(lake.shard.root)) == []
+    assert DeltaTable(table.root.uri_of(table.path)).version() == damaged + entries_after
+
+
 def test_the_doctor_counts_the_entries_behind_the_newest_checkpoint_that_is_there(hinted: Hinted) -> None:
     hinted.hint('{"version":999,"size":5}')
     assert [entries_since_checkpoint(table) for table in hinted.tables] == [table.version for table in hinted.tables]

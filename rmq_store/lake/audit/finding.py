@@ -216,8 +216,8 @@ ADVICE: Mapping[Problem, Advice] = {
     Problem.CHECKPOINT_UNREADABLE: Advice(
         "the newest checkpoint of a table's log, or the hint at it, is damaged, or the hint names none that is there: rmq "
         "reads the entries before it, other engines may not be able to read the table",
-        "Where the detail says that one is not a file, remove that first. Run 'rmq maintain --step checkpoint': it writes both "
-        "again.",
+        "Where the detail says that one is not a file, remove that first, as also a checkpoint of a later version than the "
+        "newest entry of the log. Run 'rmq maintain --step checkpoint': it writes both again.",
     ),
     Problem.LOG_ENTRY_NOT_VALID: Advice(
         "an entry of a table's log has a value that is not as Delta's protocol says, or that readers understand differently: "

@@ -198,30 +198,28 @@ class DeltaLog:
         return content
 
     def checkpoint_damage(self) -> str | None:
-        """What is damaged of the checkpoint that the hint names, or of the hint, in words; None for nothing. A hint at none is
-        damage too: the Delta library does not open a table that has it, unless there is a newer checkpoint. One at an older
-        checkpoint than the newest is sound."""
+        """What is damaged of the newest checkpoint, of the one that the hint names, or of the hint, in words; None for nothing.
+        A hint at none is damage too: the Delta library does not open a table that has it, unless there is a newer checkpoint.
+        One at an older checkpoint than the newest is sound, as a writer leaves it that ends before it writes the hint."""
         try:
             hint, _ = self._look_at(f"{self._folder}/{LAST_CHECKPOINT}")
         except LogDamaged as error:
             return error.facts
-        version = _hinted(hint)
-        if version < 0:
-            return None if hint is None else f"{LAST_CHECKPOINT} is damaged"
-        try:
-            self.sound_checkpoint(version)
-        except LogDamaged as error:
-            return error.facts
-        except FileNotFoundError:
-            if not self._has_checkpoint(version) and self._hint() == hint:  # else a clean-up came in between
-                return f"{LAST_CHECKPOINT} names a checkpoint of version {version}, and there is none"
+        hinted = _hinted(hint)
+        if hint is not None and hinted < 0:
+            return f"{LAST_CHECKPOINT} is damaged"
+        names, _ = self._root.names_in(self._folder, f"{max(hinted, 0):020d}.checkpoint.")
+        newest = max(numbers_of(CHECKPOINT, names), default=-1)
+        for version in sorted({hinted, newest} - {-1}):
+            try:
+                self.sound_checkpoint(version)
+            except LogDamaged as error:
+                return error.facts
+            except FileNotFoundError:  # a clean-up came in between, or it is one that is not read here (``UNREAD``)
+                begin = f"{version:020d}.checkpoint."
+                if version == hinted and not any(name.startswith(begin) for name in names) and self._hint() == hint:
+                    return f"{LAST_CHECKPOINT} names a checkpoint of version {version}, and there is none"
         return None
-
-    def _has_checkpoint(self, version: int) -> bool:
-        """Whether there is a file of a checkpoint of this version, also one that is not read here (``UNREAD``)."""
-        begin = f"{version:020d}.checkpoint."
-        names, _ = self._root.names_in(self._folder, begin)
-        return any(name.startswith(begin) for name in names)
 
     def _checkpoint_name(self, version: int) -> str:
         return f"{self._folder}/{version:020d}.checkpoint.parquet"
