@@ -86,16 +86,54 @@ def _file_taken_out(hand: Bench, group: str) -> None:
     hand.commit(ctl, {max_id(lane): 3})
 
 
-def _removed(*ranges: tuple[int, int], position: int) -> Damage:
+def _removed(*ranges: tuple[int, int], position: int, messages: int = 10) -> Damage:
     """Removals of retention in the group's lane, and the first readable offset after them."""
 
     def damage(hand: Bench, group: str) -> None:
-        app_id = min_id(MessageQueue(SCHEDULE_TOPIC, hand.shard.lane(group), 2))
+        lane = MessageQueue(SCHEDULE_TOPIC, hand.shard.lane(group), 2)
+        _store(hand, lane, messages)
         for range_ in ranges:
-            parameters = canonical_json({"removed": {app_id: list(range_)}, "lost": {}})
-            hand.commit(hand.ctl(Action.RETENTION, parameters=parameters), {app_id: position})
+            _remove(hand, lane, range_, position)
 
     return damage
+
+
+def _remove(hand: Bench, queue: MessageQueue, range_: tuple[int, int], position: int) -> None:
+    parameters = canonical_json({"removed": {min_id(queue): list(range_)}, "lost": {}})
+    hand.commit(hand.ctl(Action.RETENTION, parameters=parameters), {min_id(queue): position})
+
+
+def _removed_later_messages(hand: Bench, group: str) -> None:
+    """They were stored after the removal."""
+    lane = MessageQueue(SCHEDULE_TOPIC, hand.shard.lane(group), 2)
+    _store(hand, lane, 3)
+    _remove(hand, lane, (0, 7), 7)
+    _store(hand, lane, 10, first=3)
+    hand.commit(hand.ctl(Action.RELEASE), {min_id(lane): 7})  # the import made it 3
+
+
+def _removed_unread(hand: Bench, group: str) -> None:
+    """Between two windows of a group that needs them, and it reads on. Later, where all groups are past them, more."""
+    queue = MessageQueue(group, hand.shard.name, 0)
+    _store(hand, queue, 10)
+    hand.window(group, queue, 0, 2, start_rule="first")
+    hand.window("another-group", queue, 0, 10, start_rule="first")
+    _remove(hand, queue, (0, 3), 3)
+    hand.window(group, queue, 2, 10)
+    _remove(hand, queue, (3, 6), 6)
+
+
+def _begun_before_the_first(hand: Bench, group: str) -> None:
+    """A group begins after a removal, and is before the first message."""
+    queue = MessageQueue(group, hand.shard.name, 0)
+    _store(hand, queue, 10)
+    _remove(hand, queue, (0, 7), 7)
+    hand.window(group, queue, 0, 4, start_rule="first")
+
+
+def _store(hand: Bench, queue: MessageQueue, end: int, first: int = 0) -> None:
+    now_ms = hand.host.now_ms()
+    hand.import_messages({queue: [message(queue, offset, now_ms - 100 + offset) for offset in range(first, end)]})
 
 
 def _acked(begin: int, end: int) -> dict[Outcome, Tally]:
@@ -196,6 +234,9 @@ DAMAGES: dict[str, tuple[Damage, set[Problem]]] = {
     "a file that another tool took out of the table": (_file_taken_out, {("segment file not live", 0, 3)}),
     "messages that nobody removed": (_removed((0, 3), (3, 6), position=8), {("first offset differs", 6, 8)}),
     "a removal that began elsewhere": (_removed((0, 3), (4, 6), position=6), {("first offset differs", 3, 4)}),
+    "a removal of messages that came later": (_removed_later_messages, {("first offset differs", 3, 7)}),
+    "a removal of what the group had to read": (_removed_unread, {("first offset differs", 2, 3)}),
+    "a group that begins before the first message": (_begun_before_the_first, {("first offset differs", 4, 7)}),
     "a letter that was sent again by two redrives": (
         _redriven(((0, 3), [0, 1, 2]), ((2, 5), [2, 3, 4])),
         {("redriven again", 2, 3)},
@@ -227,6 +268,5 @@ def damaged_store(path: Path) -> LakeStore:
 
 
 def _ten_messages(bench: Bench) -> Bench:
-    now_ms = bench.host.now_ms()
-    bench.import_messages({QUEUE: [message(QUEUE, offset, now_ms - 100 + offset) for offset in range(10)]})
+    _store(bench, QUEUE, 10)
     return bench

@@ -163,7 +163,9 @@ ADVICE: Mapping[Problem, Advice] = {
         "Do not run VACUUM. " + _RESTORE,
     ),
     Problem.FIRST_OFFSET_DIFFERS: Advice(
-        "no commit removed the messages before the first offset, or one removed messages after it", _RESTORE_LOG
+        "no commit removed the messages before the first offset, or one removed messages after it, or the record of a removal "
+        "has messages that came later, or that a group had still to read",
+        "Run no 'rmq maintain': it deletes the messages before the first offset. " + _RESTORE_LOG,
     ),
     Problem.SHARD_NOT_NAMED: Advice(
         "the folder has the tables of a shard: other commands refuse the store, or leave out its messages",

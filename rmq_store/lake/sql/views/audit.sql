@@ -1,6 +1,6 @@
 -- Empty on a healthy store: the record of each commit is compared with its rows, with the commits around it, and with the
 -- positions (docs/invariants.md, P1 to P3). Each part below is one proof; docs/sql.md says what each problem means.
--- needs: ctl, ctl_consumed, ctl_moved, ctl_removed, ctl_replaced, positions, outcomes, outcome_ranges, msg, segments, key_rows, live_files
+-- needs: ctl, ctl_consumed, ctl_moved, ctl_produced, ctl_removed, ctl_replaced, positions, outcomes, outcome_ranges, msg, segments, key_rows, live_files
 WITH ranges AS (
     SELECT * FROM ctl_consumed
 ),
@@ -376,6 +376,104 @@ removal_problems AS (
     LEFT JOIN (SELECT * FROM positions WHERE kind = 'min') p
         ON p.shard = r.shard AND p.topic = r.topic AND p.broker_name = r.broker_name AND p.queue_id = r.queue_id
     WHERE r.begin_offset <> r.removed_to OR (r.from_last = 1 AND r.end_offset IS DISTINCT FROM p.value)
+),
+-- A removal is decided on its ``read_version``. Messages of then were stored by commits that were decided before.
+stored_and_removed AS (
+    SELECT
+        together.*,
+        max(stored_to) OVER (
+            PARTITION BY shard, topic, broker_name, queue_id ORDER BY read_version
+            RANGE BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+        ) AS stored_before
+    FROM (
+        SELECT
+            s.shard, s.topic, s.broker_name, s.queue_id, s.read_version,
+            s.base_offset + s.count AS stored_to, CAST(NULL AS BIGINT) AS removed_to
+        FROM ctl_produced s
+        JOIN (SELECT DISTINCT shard, topic, broker_name, queue_id FROM ctl_removed) q
+            ON q.shard = s.shard AND q.topic = s.topic AND q.broker_name = s.broker_name AND q.queue_id = s.queue_id
+        UNION ALL
+        SELECT shard, topic, broker_name, queue_id, read_version, NULL, end_offset FROM ctl_removed
+    ) together
+),
+-- Nor does it remove what a group still has to read, unless it records what groups lose. Every commit by which a group begins
+-- in a queue, or goes back there, conflicts with a removal: one of the two has seen the other. A replay holds nothing back.
+-- A group that an operator moved to before the first message stays there: its next window reports what it loses.
+offsets_and_removals AS (
+    SELECT
+        together.*,
+        max(removed_to) OVER before_it AS first_offset,
+        max(lossless_to) OVER before_it AS lossless_before,
+        max(CASE WHEN lossless_to IS NOT NULL THEN read_version END) OVER before_it AS decided_before,
+        max(lossless_to) OVER of_queue AS last_lossless,
+        max(CASE WHEN lossless_to IS NOT NULL THEN read_version END) OVER of_queue AS last_decided
+    FROM (
+        SELECT
+            j.shard, j.topic, j.broker_name, j.queue_id, j.read_version, j.commit_id, j.group_name, j.pass,
+            j.step, j.start_rule, j.stood_at, j.to_offset,
+            CAST(NULL AS BIGINT) AS removed_to, CAST(NULL AS BIGINT) AS lossless_to
+        FROM joints j
+        JOIN (SELECT DISTINCT shard, topic, broker_name, queue_id FROM ctl_removed) q
+            ON q.shard = j.shard AND q.topic = j.topic AND q.broker_name = j.broker_name AND q.queue_id = j.queue_id
+        WHERE j.group_name NOT LIKE '%-replay-%'
+        UNION ALL
+        SELECT
+            r.shard, r.topic, r.broker_name, r.queue_id, r.read_version, r.commit_id, NULL, NULL,
+            'removal', NULL, NULL, NULL,
+            r.end_offset, CASE WHEN c.parameters LIKE '%"lost":{},"removed":%' THEN r.end_offset END
+        FROM ctl_removed r
+        JOIN (SELECT shard, commit_id, parameters FROM ctl WHERE action = 'retention') c
+            ON c.shard = r.shard AND c.commit_id = r.commit_id
+    ) together
+    WINDOW
+        of_queue AS (PARTITION BY shard, topic, broker_name, queue_id),
+        before_it AS (
+            PARTITION BY shard, topic, broker_name, queue_id ORDER BY read_version
+            RANGE BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+        )
+),
+standing AS (
+    SELECT
+        h.*,
+        coalesce(first_offset, 0) AS least,
+        CASE WHEN is_last THEN last_lossless ELSE next_lossless END AS lossless_after,
+        CASE WHEN is_last THEN last_decided ELSE next_decided END AS decided_after
+    FROM (
+        SELECT
+            offsets_and_removals.*,
+            lead(lossless_before) OVER of_group AS next_lossless,
+            lead(decided_before) OVER of_group AS next_decided,
+            lead(commit_id) OVER of_group IS NULL AS is_last
+        FROM offsets_and_removals
+        WHERE step <> 'removal'
+        WINDOW of_group AS (
+            PARTITION BY shard, group_name, topic, broker_name, queue_id ORDER BY read_version, commit_id
+        )
+    ) h
+    WHERE to_offset <> -1
+),
+removed_unread AS (
+    SELECT
+        shard,
+        CAST(NULL AS STRING) AS group_name,
+        CAST(NULL AS BIGINT) AS pass,
+        topic, broker_name, queue_id,
+        'first offset differs' AS problem,
+        coalesce(stored_before, 0) AS begin_offset,
+        removed_to AS end_offset
+    FROM stored_and_removed
+    WHERE removed_to > coalesce(stored_before, 0)
+    UNION ALL
+    SELECT
+        shard, group_name, pass, topic, broker_name, queue_id, 'first offset differs', to_offset, lossless_after
+    FROM standing
+    WHERE to_offset >= least AND decided_after > read_version AND lossless_after > to_offset
+    UNION ALL
+    SELECT
+        shard, group_name, pass, topic, broker_name, queue_id, 'first offset differs', to_offset, least
+    FROM standing
+    WHERE step = 'range' AND group_name <> 'CID_RMQ_SYS_SCHEDULE' AND stood_at IS NULL AND start_rule <> 'stored'
+        AND to_offset < least
 )
 
 SELECT shard, group_name, pass, topic, broker_name, queue_id, problem, begin_offset, end_offset FROM history_problems
@@ -395,3 +493,5 @@ UNION ALL
 SELECT shard, group_name, pass, topic, broker_name, queue_id, problem, begin_offset, end_offset FROM file_problems
 UNION ALL
 SELECT shard, group_name, pass, topic, broker_name, queue_id, problem, begin_offset, end_offset FROM removal_problems
+UNION ALL
+SELECT shard, group_name, pass, topic, broker_name, queue_id, problem, begin_offset, end_offset FROM removed_unread
