@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from rmq_store.commit.positions import Outcome, Tally
-from rmq_store.lake.audit.finding import Problem
+from rmq_store.commit.ctl import Action
+from rmq_store.commit.positions import Outcome, Tally, off_id
+from rmq_store.lake.audit.finding import ADVICE, Problem
 from rmq_store.lake.table.store import LakeStore
 from tests.contract.sql import of, rows
 from tests.lake_damages import DAMAGES, GROUPS, QUEUE, damaged_store
@@ -54,6 +55,19 @@ def test_a_damaged_count_or_end_of_any_size_is_a_finding(hand: Bench, count: int
     )
     found = {row["problem"] for row in rows(of(hand), "SELECT problem FROM audit")}
     assert found & {"counts do not add up", "hash sums do not add up"}
+
+
+def test_the_reset_that_ends_a_changed_position_is_named_from_then_on_as_the_advice_says(hand: Bench) -> None:
+    """Else a window could be taken out of the history together with its position, if a reset went back to where it began."""
+    hand.window("shop", QUEUE, 0, 9, start_rule="first")
+    hand.commit(hand.ctl(Action.RELEASE), {off_id("shop", QUEUE): 7})
+    ask = "SELECT problem, begin_offset, end_offset FROM audit"
+    assert rows(of(hand), ask) == [{"problem": "position differs", "begin_offset": 9, "end_offset": 7}]
+    hand.move("shop", QUEUE, 7, 9)
+    hand.window("shop", QUEUE, 9, 10)
+    assert rows(of(hand), ask) == [{"problem": "moved from elsewhere", "begin_offset": 9, "end_offset": 7}]
+    assert "'moved from elsewhere'" in ADVICE[Problem.POSITION_DIFFERS].action
+    assert "'position differs'" in ADVICE[Problem.MOVED_FROM_ELSEWHERE].action
 
 
 @pytest.fixture(scope="module")

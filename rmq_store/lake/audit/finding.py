@@ -134,10 +134,15 @@ ADVICE: Mapping[Problem, Advice] = {
     Problem.GAP: Advice("a group has passed these messages without an outcome", _REPORT),
     Problem.OVERLAP: Advice("a group has consumed these messages twice without a reset", _REPORT),
     Problem.START_NOT_RECORDED: Advice("a window began at an offset that no commit recorded", _REPORT),
-    Problem.MOVED_FROM_ELSEWHERE: Advice("a move of offsets began where the group was not", _REPORT),
+    Problem.MOVED_FROM_ELSEWHERE: Advice(
+        "a move of offsets began where the group was not",
+        "Where it is the reset that ended a 'position differs' of the same two offsets, nothing more is to be done: it stays in "
+        "every audit, and shows that the position had been changed. Else: " + _REPORT,
+    ),
     Problem.POSITION_DIFFERS: Advice(
         "the next window of the group begins at another offset than its history ends at",
-        "'rmq reset' moves the group to the offset that its history ends at, with a record. " + _RESTORE_LOG,
+        "'rmq reset' moves the group to the offset that its history ends at, with a record, which every later audit names as "
+        "'moved from elsewhere'. " + _RESTORE_LOG,
     ),
     Problem.WINDOW_OF_DELETED_GROUP: Advice("a window was committed after its group had been deleted", _REPORT),
     Problem.REDRIVEN_AGAIN: Advice("dead letters were sent twice", _REPORT),
