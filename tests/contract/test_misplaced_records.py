@@ -284,14 +284,64 @@ def test_two_damaged_records_side_by_side(rmq_with_listener: Rmq, second: Callab
     assert rmq.json("import-store", str(later), "--broker", "broker-a")["messages"] == 3
 
 
+HIDDEN = {
+    "an offset behind the end of a queue that goes on": {"T05": other_queue("T05", 1), "T06": other_offset("T06", 5)},
+    "an offset in front of the first message of a queue": {"T02": other_queue("T02", 1), "T03": other_offset("T03", 2)},
+    "a queue without messages": {"T03": other_queue("T03", 9), "T04": other_offset("T04", 3)},
+    "a topic without messages": {"T03": other_topic("T03", "V"), "T04": other_offset("T04", 3)},
+    "the next queue": {"T05": other_queue("T05", 1), "U06": lambda folder: named(folder, "U06", "T", 5)},
+    "neighbours": {"T04": other_offset("T04", 5), "T05": other_offset("T05", 4)},
+    "one between them": {"T02": other_offset("T02", 5), "T05": other_offset("T05", 2)},
+    "the first two": {"T00": other_offset("T00", 1), "T01": other_offset("T01", 0)},
+    "a ring of three": {
+        "T04": other_offset("T04", 5),
+        "T05": other_offset("T05", 6),
+        "T06": other_offset("T06", 4),
+    },
+    "queues": {"T02": other_queue("T02", 1), "T12": other_queue("T12", 0)},
+    "topics": {"T03": other_topic("T03", "U"), "U03": other_topic("U03", "T")},
+}
+"""Damaged records that hide each other: one has the place of another one, which is itself not where its entry is."""
+
+
+def named(folder: Path, body: str, topic: str, offset: int) -> None:
+    other_topic(body, topic)(folder)
+    other_offset(body, offset)(folder)
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_damaged_records_that_hide_each_other_are_left_out(rmq_with_listener: Rmq, name: str) -> None:
+    """The entries around theirs have their records, in the order of the log, so theirs are true, too."""
+    rmq, damages = rmq_with_listener, HIDDEN[name]
+
+    def damaged(last: int) -> Path:
+        folder = broker(rmq.folder / "broker", last)
+        for damage in damages.values():
+            damage(folder)
+        return folder
+
+    folder = damaged(MESSAGES)
+    assert "damaged record" in rmq("import-store", str(folder), "--broker", "broker-a").err
+    report = rmq.json("import-store", str(folder), "--broker", "broker-a", "--salvage")
+    assert len(report["salvaged"]) + report["deleted"] == len(damages)
+    assert rmq.json("import-store", str(damaged(MESSAGES + 2)), "--broker", "broker-a")["messages"] == 6
+    expected = [
+        (m["topic"], m["queue_id"], m["queue_offset"], m["stored_body"].decode()) for m in sent(0, MESSAGES + 2)
+    ]
+    assert in_queues(rmq) == sorted(place for place in expected if place[3] not in damages)
+    assert rmq.json("audit", "--full")["audit"] == []
+
+
+def in_queues(rmq: Rmq) -> list[tuple[Any, ...]]:
+    """Without what belongs to a deleted topic."""
+    return [place for place in in_log(rmq) if place[2] is not None]
+
+
 def test_two_records_that_say_the_place_of_the_other_one_are_left_out_without_entries(rmq_with_listener: Rmq) -> None:
     rmq = rmq_with_listener
     folder = broker(rmq.folder / "broker")
     other_offset("T02", 5)(folder)
     other_offset("T05", 2)(folder)
-    for options in ((), ("--salvage",)):
-        refused = rmq("import-store", str(folder), "--broker", "broker-a", *options)
-        assert (refused.exit_code, "import a copy of the store without consumequeue/T/0" in refused.err) == (1, True)
     shutil.rmtree(folder / "consumequeue/T/0")
     assert "damaged record" in rmq("import-store", str(folder), "--broker", "broker-a").err
     report = rmq.json("import-store", str(folder), "--broker", "broker-a", "--salvage")
@@ -299,16 +349,76 @@ def test_two_records_that_say_the_place_of_the_other_one_are_left_out_without_en
     assert {"T02", "T05"}.isdisjoint(row[3] for row in in_log(rmq))
 
 
-def test_the_entries_of_two_queues_that_were_exchanged_make_no_record_wrong(rmq_with_listener: Rmq) -> None:
+@pytest.mark.parametrize("lengths", [(40, 40), (8, 8), (8, 3), (1, 8), (2, 2)])
+@pytest.mark.parametrize("other", ["U/0", "T/1"])
+def test_the_entries_of_two_queues_that_were_exchanged_make_no_record_wrong(
+    rmq_with_listener: Rmq, other: str, lengths: tuple[int, int]
+) -> None:
+    """Also of short queues. Nothing is left out, and without these entries all messages come."""
     rmq = rmq_with_listener
-    folder = broker(rmq.folder / "broker", 40)
+    (topic, queue_id), (first, second) = other.split("/"), lengths
+    messages = [message("T", 0, n) for n in range(first)]
+    for n in range(second):
+        messages.insert(2 * n + 1, message(topic, int(queue_id), n))
+    messages += [message("W", 0, n) for n in range(9)]
+    folder = configs_of(broker_of(rmq.folder / "broker", messages), {"T@g": 0})
+    exchange(folder, "T/0", other)
+    for options in ((), ("--salvage",)):
+        refused = rmq("import-store", str(folder), "--broker", "broker-a", *options)
+        assert (refused.exit_code, "import a copy of the store without consumequeue/T/" in refused.err) == (1, True)
+    for queue in ("T/0", other):
+        shutil.rmtree(folder / "consumequeue" / queue)
+    report = rmq.json("import-store", str(folder), "--broker", "broker-a")
+    assert (report["messages"], report["salvaged"]) == (len(messages), [])
+
+
+def exchange(folder: Path, queue: str, other: str) -> None:
     queues = folder / "consumequeue"
-    (queues / "T/0").rename(queues / "W")
-    (queues / "U/0").rename(queues / "T/0")
-    (queues / "W").rename(queues / "U/0")
+    (queues / queue).rename(queues / "moved")
+    (queues / other).rename(queues / queue)
+    (queues / "moved").rename(queues / other)
+
+
+@pytest.mark.parametrize("written_on", [1, 2, 8])
+def test_exchanged_entries_behind_which_a_broker_wrote_on_make_no_record_wrong(
+    rmq_with_listener: Rmq, written_on: int
+) -> None:
+    """The newest entries have their records, but none before the exchanged ones."""
+    rmq = rmq_with_listener
+    messages = [message(topic, 0, n) for n in range(2) for topic in "TU"]
+    folder = configs_of(broker_of(rmq.folder / "broker", messages), {"T@g": 0})
+    exchange(folder, "T/0", "U/0")
+    begins = {queue: entries_of(folder, queue).read_bytes()[: 2 * UNIT_BYTES] for queue in ("T/0", "U/0")}
+    messages += [message(topic, 0, 2 + n) for n in range(written_on) for topic in "TU"]
+    folder = configs_of(broker_of(rmq.folder / "broker", messages), {"T@g": 0})
+    for queue, begin in begins.items():
+        file = entries_of(folder, queue)
+        file.write_bytes(begin + file.read_bytes()[2 * UNIT_BYTES :])
     for options in ((), ("--salvage",)):
         refused = rmq("import-store", str(folder), "--broker", "broker-a", *options)
         assert (refused.exit_code, "import a copy of the store without consumequeue/T/0" in refused.err) == (1, True)
+
+
+REFUSED = {
+    "the last two": {"T06": other_offset("T06", 7), "T07": other_offset("T07", 6)},
+    "the first ones of two queues": {"T00": other_topic("T00", "U"), "U00": other_topic("U00", "T")},
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_where_no_entries_on_both_sides_have_their_records_the_error_says_what_its_advice_costs(
+    rmq_with_listener: Rmq, name: str
+) -> None:
+    rmq = rmq_with_listener
+    folder = broker(rmq.folder / "broker")
+    for damage in REFUSED[name].values():
+        damage(folder)
+    for options in ((), ("--salvage",)):
+        refused = rmq("import-store", str(folder), "--broker", "broker-a", *options)
+        assert refused.exit_code == 1
+        assert "to take the record at its word" in refused.err
+        assert "is stored at the wrong place" in refused.err
+        assert "import a copy of the store without consumequeue/T/0" in refused.err
 
 
 @pytest.mark.parametrize("goes_on", [False, True])

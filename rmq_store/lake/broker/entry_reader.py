@@ -38,7 +38,7 @@ _LOST_IN_FRONT = 1024
 """Among so many entries of a queue the first one is looked for that is not lost."""
 _SIZE_BYTES = 4
 """TOTALSIZE of a record: zeros where nothing is written."""
-_LAST_ENTRIES = 16
+_ENTRIES_IN_A_ROW = 16
 """Of a queue: one of them should have a record that says its place."""
 _THREADS = 16
 """Reads from an object store at once."""
@@ -183,10 +183,37 @@ class EntryReader:
         """Whether the queue has the entry of a message that is further on in the log."""
         if self.files(queue) is None:
             return False
-        last = self.newest(queue).written[-_LAST_ENTRIES:]
+        last = self.newest(queue).written[-_ENTRIES_IN_A_ROW:]
         (entries,) = self.read([Slots(queue, last.start, len(last))]) if last else ((),)
         behind = [at for at, entry in zip(last, entries, strict=True) if entry["commit_log_offset"] > commit_log_offset]
         return any(self.has_record(queue, at, entries[at - last.start]) for at in reversed(behind))
+
+    def begins_behind(self, queue: MessageQueue, commit_log_offset: int) -> bool:
+        """Whether the queue's first message is further on in the log: those before it are of a topic that was deleted."""
+        first = self.newest(queue).first if self.files(queue) else None
+        return first is not None and bool(first[1]["commit_log_offset"] > commit_log_offset)
+
+    def is_between_true_ones(self, queue: MessageQueue, queue_offset: int, *, or_first: bool) -> bool:
+        """Whether the entry of a place is one of those, in log order, between two near entries whose records say their places.
+        ``or_first``: the queue's first entry counts as one of these before it."""
+        written = self.newest(queue).written
+        begin = max(queue_offset - _ENTRIES_IN_A_ROW, written.start)
+        around = range(begin, min(queue_offset + 1 + _ENTRIES_IN_A_ROW, written.stop))
+        if queue_offset not in around:
+            return False
+        (entries,) = self.read([Slots(queue, around.start, len(around))])
+
+        def is_true(slot: int) -> bool:
+            return self.has_record(queue, slot, entries[slot - begin]) is True
+
+        first = begin if or_first and begin == written.start else None
+        before = next(filter(is_true, range(queue_offset - 1, begin - 1, -1)), first)
+        after = next(filter(is_true, range(queue_offset + 1, around.stop)), None)
+        if before is None or after is None:
+            return False
+        between = entries[before - begin : after - begin + 1]
+        ends = between["commit_log_offset"] + between["size"]
+        return bool(between["size"].all() and (ends[:-1] <= between["commit_log_offset"][1:]).all())
 
     def place_of(self, topic: str, commit_log_offset: int) -> Place | None:
         """The place whose entry points to a record that names this topic: that of the topic's queues, else of any. None: no

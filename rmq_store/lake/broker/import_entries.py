@@ -122,8 +122,8 @@ def take_delivery_times(codes: npt.NDArray[np.int64], entries: Entries) -> bool:
 def misplaced(reader: EntryReader, run: Run, entries: Entries) -> dict[int, Place]:
     """The messages of a run whose own entries are at other places, by index. What a record says of its place is covered by no
     checksum: where the entry of this place is another record's, and the entry of another place points to this one, the record
-    is damaged. Empty where an entry of the run differs for another reason, or so many that the entries are those of another
-    queue: ``compare`` raises."""
+    is damaged. So may be the other one, and hide that its entry is true: then the entries around it tell. Empty where an entry
+    of the run differs for another reason, or so many that the entries are those of another queue: ``compare`` raises."""
     places: dict[int, Place] = {}
     wrong = np.flatnonzero((entries["size"] > 0) & (entries["commit_log_offset"] != run.physical)).tolist()
     if len(wrong) > MOST_MISPLACED:
@@ -144,10 +144,17 @@ def _is_taken(reader: EntryReader, queue: MessageQueue, queue_offset: int, entry
         return True
     own = MessageQueue(record.topic, queue.broker_name, record.queue_id)
     own_entry = reader.entry(own, record.queue_offset)
-    if not own_entry["size"]:  # it would have been written
-        return own == queue and reader.goes_on_behind(queue, record.commit_log_offset)
-    is_other = own_entry["commit_log_offset"] != record.commit_log_offset
-    return bool(is_other and reader.has_record(own, record.queue_offset, own_entry))
+    at = record.commit_log_offset
+    if own_entry["size"]:
+        if own_entry["commit_log_offset"] == at:
+            return False
+        if reader.has_record(own, record.queue_offset, own_entry):
+            return True
+    elif reader.goes_on_behind(own, at) and (own == queue or not reader.begins_behind(own, at)):
+        return True  # its own entry would have been written
+    # The record at its place is damaged itself, or nothing is known of its queue. Where the folders of queues were exchanged,
+    # no entry has its record, or the broker wrote on and none before this one has it; but then the records name other queues.
+    return reader.is_between_true_ones(queue, queue_offset, or_first=own == queue)
 
 
 def out_of_order(
@@ -171,13 +178,21 @@ def out_of_order(
 
 def compare(run: Run, entries: Entries) -> None:
     """Raises BadData when a written entry differs from the log."""
-    same = (entries["commit_log_offset"] == run.physical) & (entries["size"] == run.sizes)
-    wrong = np.flatnonzero((entries["size"] > 0) & ~(same & (entries["tags_code"] == run.codes)))
+    same_place = entries["commit_log_offset"] == run.physical
+    same = same_place & (entries["size"] == run.sizes) & (entries["tags_code"] == run.codes)
+    wrong = np.flatnonzero((entries["size"] > 0) & ~same)
     if len(wrong):
         at = int(wrong[0])
         entry = tuple(int(value) for value in entries[at])
-        raise BadData(
+        without = f"import a copy of the store without consumequeue/{run.queue.topic}/{run.queue.queue_id}"
+        problem = (
             f"{run.queue} offset {run.begin + at}: the broker's entry has (offset, size, tags code) {entry}, its log has "
-            f"{(int(run.physical[at]), int(run.sizes[at]), int(run.codes[at]))}. To have the entries made from the log, "
-            f"import a copy of the store without consumequeue/{run.queue.topic}/{run.queue.queue_id}."
+            f"{(int(run.physical[at]), int(run.sizes[at]), int(run.codes[at]))}."
+        )
+        if same_place[at]:
+            raise BadData(f"{problem} To have the entries made from the log, {without}.")
+        raise BadData(
+            f"{problem} The entry is wrong, or the record says a place that is not its own, and then the log file is to be "
+            f"restored. Else, to take the record at its word and have the entries made from the log, {without}: a record that "
+            "says a wrong place is stored at the wrong place then, and a message that has that place may be refused later."
         )

@@ -159,11 +159,12 @@ class _Queues:
         if own == place:
             return True
         own_key, is_same_queue = own[:2], own[:2] == place[:2]
-        if self._reader.entry(self._queue(own_key), own.queue_offset)["size"]:
+        own_queue = self._queue(own_key)
+        if self._reader.entry(own_queue, own.queue_offset)["size"]:
             return False  # its own, or that of a message of a newer generation of its queue
-        if self._reader.goes_on_behind(self._queue(own_key), record.commit_log_offset):
+        if self._reader.goes_on_behind(own_queue, record.commit_log_offset):
             # Its own entry would have been written, too.
-            return is_same_queue or not self._begins_behind(own_key, record.commit_log_offset)
+            return is_same_queue or not self._reader.begins_behind(own_queue, record.commit_log_offset)
         beside = (own.queue_offset - 1, own.queue_offset + 1)
         if own.queue_offset and not is_same_queue:
             if any(self._has_message(own_key, offset) for offset in beside):
@@ -177,11 +178,6 @@ class _Queues:
             "broker has lost: restore the log file, or, to take the record at its word, import a copy without consumequeue/"
             f"{place.topic}/{place.queue_id}"
         )
-
-    def _begins_behind(self, key: QueueKey, commit_log_offset: int) -> bool:
-        """Whether the queue's first message is further on in the log: those before it are of a topic that was deleted."""
-        first = self._reader.newest(self._queue(key)).first
-        return first is not None and bool(first[1]["commit_log_offset"] > commit_log_offset)
 
     def _is_known(self, key: QueueKey) -> bool:
         """Whether anything but one message of the part says that the queue exists."""
