@@ -136,8 +136,8 @@ ADVICE: Mapping[Problem, Advice] = {
     Problem.START_NOT_RECORDED: Advice("a window began at an offset that no commit recorded", _REPORT),
     Problem.MOVED_FROM_ELSEWHERE: Advice(
         "a move of offsets began where the group was not",
-        "Where it is the reset that ended a 'position differs' of the same two offsets, nothing more is to be done: it stays in "
-        "every audit, and shows that the position had been changed. Else: " + _REPORT,
+        "Where it is the reset that ended a 'position differs' of the same two offsets, nothing more is to be done: it stays "
+        "in every audit, and shows that the position had been changed. Else: " + _REPORT,
     ),
     Problem.POSITION_DIFFERS: Advice(
         "the next window of the group begins at another offset than its history ends at",
