@@ -81,6 +81,11 @@ def only_retries(request: ConsumeRequest) -> tuple[ConsumeRequest, Scope]:
     return replace(request, parameters={**request.parameters, RETRIES_ONLY: True}), Scope(retries_only=True)
 
 
+def of_retries_only(window: Ctl) -> bool:
+    """Whether it was the window of a request for ``only_retries``."""
+    return bool(window.parameter(RETRIES_ONLY))
+
+
 def messages_remaining(max_messages: int | None, parts: Sequence[Ctl]) -> int | None:
     """How many messages a request with that limit may still consume after its ``parts``; None: no limit. Lost offsets do not
     count."""

@@ -24,7 +24,7 @@ from rmq_store.errors import RmqError
 from rmq_store.message.message import MessageQueue
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.window.consume import WindowResult, consume_proposal
-from rmq_store.window.consume_request import ConsumeRequest
+from rmq_store.window.consume_request import ConsumeRequest, of_retries_only
 from rmq_store.window.estimate import Estimate, Sample, estimate_of, no_estimate
 from rmq_store.window.plan import Plan
 from rmq_store.window.ranges import window_id
@@ -332,12 +332,13 @@ class AfterCommits:
     def incomplete_imports(self) -> Mapping[str, int]:
         return self.shard.incomplete_imports()
 
-    def has_consumed(self, group: str, epoch: int) -> bool:
-        windows = (ctl for ctl in self._windows() if ctl.group == group)
-        return any((ctl.epoch or 0) >= epoch for ctl in windows) or self.shard.has_consumed(group, epoch)
+    def has_consumed(self, group: str, epoch: int, *, topics: bool = False) -> bool:
+        windows = (ctl for ctl in self._windows() if ctl.group == group and not (topics and of_retries_only(ctl)))
+        return any((ctl.epoch or 0) >= epoch for ctl in windows) or self.shard.has_consumed(group, epoch, topics=topics)
 
     def first_window(self, group: str, epoch: int) -> Ctl | None:
-        return self.shard.first_window(group, epoch)
+        windows = (ctl for ctl in self._windows() if ctl.group == group and (ctl.epoch or 0) >= epoch)
+        return self.shard.first_window(group, epoch) or next(windows, None)
 
     def delete_epochs(self, group: str) -> Iterable[int]:
         return self.shard.delete_epochs(group)

@@ -22,6 +22,11 @@ STARTS_ELSEWHERE = "starts_elsewhere"
 ``[topic, broker_name, queue_id, offset, rule]``."""
 
 
+LEFT_TO_BROKERS = "left_to_brokers"
+"""The parameter of a group's first window in a shard, where it is one of retries only: the brokers that have their groups. In
+their queues it chooses nothing: there the group may go on meanwhile, and the cut-over takes over its offsets."""
+
+
 @dataclass(frozen=True, slots=True)
 class ShardStarts:
     """What a first window in another shard knew of a shard."""

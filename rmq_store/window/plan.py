@@ -48,6 +48,7 @@ from rmq_store.window.consume_request import (
     messages_remaining,
 )
 from rmq_store.window.first_window import (
+    LEFT_TO_BROKERS,
     STARTS_ELSEWHERE,
     ChosenStarts,
     FirstWindows,
@@ -79,6 +80,8 @@ class Plan:
     """The number of the window in its request, from 1."""
     elsewhere: Mapping[str, ShardStarts] | None = None
     """What the other shards have for the group, by their names; None: it is not the group's first window in this shard."""
+    left_to_brokers: frozenset[str] = frozenset()
+    """Of a first window: see ``LEFT_TO_BROKERS``."""
     others: frozenset[MessageQueue] = frozenset()
     """The queues of other consumers whose first start a first window records, without reading them."""
     unfinished: frozenset[MessageQueue] = frozenset()
@@ -212,6 +215,7 @@ class Planner:
             bounds=bounds,
             part=len(parts) + 1,
             elsewhere=self._elsewhere(before),
+            left_to_brokers=self._leaves_to_brokers(request) if before is None else before.left_to_brokers,
             others=frozenset(starts.others),
             unfinished=unfinished,
             tried=self._tried(ranges),
@@ -284,15 +288,14 @@ class Planner:
         return [queue for topic in topics for queue in positions.queues_of(topic)]
 
     def _beside_retries(self) -> list[MessageQueue]:
-        """The queues of its topics in which a window of retries only chooses where the group begins: not those of a topic that
-        the group consumes at a broker which has its groups. There it goes on meanwhile, and the cut-over takes over its
-        offsets."""
-        at_broker = {(queue.topic, queue.broker_name) for queue in self._observed}
-        return [
-            queue
-            for queue in self._of_topics(self.positions)
-            if _has_groups_here(self.shard, self.positions, queue) or (queue.topic, queue.broker_name) not in at_broker
-        ]
+        """The queues of its topics in which a window of retries only chooses where the group begins."""
+        queues = self._of_topics(self.positions)
+        return [queue for queue in queues if _has_groups_here(self.shard, self.positions, queue)]
+
+    def _leaves_to_brokers(self, request: ConsumeRequest) -> frozenset[str]:
+        if RETRIES_ONLY not in request.parameters or not self._is_first:
+            return frozenset()
+        return frozenset(queue.broker_name for queue in {*self._of_topics(self.positions)} - {*self._beside_retries()})
 
     def _allocated(self, request: ConsumeRequest, queues: Sequence[MessageQueue]) -> list[MessageQueue]:
         """The queues of this shard that the group's strategy gives to this consumer (RebalanceImpl#rebalanceByTopic, rules
@@ -355,14 +358,14 @@ class Planner:
         observed = self._observed.get(queue)
         if observed is not None:
             return Start(observed, StartRule.OBSERVED)
-        decides = not self._had_a_window and self.group.later_queues_start_at_min
+        decides = not self._has_chosen(queue) and self.group.later_queues_start_at_min
         return self._start_without_offset(queue, self._chosen if decides else None)
 
     def _start_without_offset(self, queue: MessageQueue, chosen: ChosenStarts | None) -> Start:
         """``chosen``: by the group's first windows in other shards. The start is within the queue: retention does not wait for
         a group without an offset, and a restored store may have less."""
         if chosen is None:
-            return self._start_by_where(queue, later=self._had_a_window)
+            return self._start_by_where(queue, later=self._has_chosen(queue))
         start = None if chosen.is_later(queue) else chosen.start_of(queue)
         if start is None:
             return self._start_by_where(queue, later=chosen.is_later(queue))
@@ -409,6 +412,21 @@ class Planner:
         name = self.group.name
         epoch, deleted = self.positions.get(grp_id(name)), self.positions.get(del_id(name))
         return epoch == 0 or (epoch is not None and self.shard.has_consumed(name, deleted or 0))
+
+    def _has_chosen(self, queue: MessageQueue) -> bool:
+        """Whether the group's first window has chosen where it begins the queues that were there, so that this one came later.
+        What that window has left to a broker, the first one of topics chooses."""
+        is_empty = self.positions.min_offset(queue) == self.positions.max_offset(queue)  # all rules give one start
+        if not self._had_a_window or is_empty or queue.broker_name == self.shard.local_broker:
+            return self._had_a_window
+        return queue.broker_name not in self._left_to_brokers
+
+    @cached_property
+    def _left_to_brokers(self) -> Collection[str]:
+        """By the windows before this one, as long as all are of retries only."""
+        name, deleted = self.group.name, self.positions.get(del_id(self.group.name)) or 0
+        first = None if self.shard.has_consumed(name, deleted, topics=True) else self.shard.first_window(name, deleted)
+        return () if first is None else first.parameter(LEFT_TO_BROKERS) or ()
 
     # --- the first window of a group, in all shards ---
 
@@ -594,6 +612,8 @@ def request_parameters(
         parameters[BOUNDS] = bounds_parameter(plan.bounds)
     if plan.elsewhere is not None:
         parameters[STARTS_ELSEWHERE] = starts_parameter(plan.elsewhere)
+    if plan.left_to_brokers:
+        parameters[LEFT_TO_BROKERS] = sorted(plan.left_to_brokers)
     if keys is not None:
         parameters |= key_parameters(keys)
     if task_ms is not None:

@@ -46,8 +46,9 @@ class ShardView(Protocol):
         """The brokers whose newest import is not at its end, and the physical offset up to which it came."""
         ...
 
-    def has_consumed(self, group: str, epoch: int) -> bool:
-        """Whether a window of the group was committed in this epoch or a later one."""
+    def has_consumed(self, group: str, epoch: int, *, topics: bool = False) -> bool:
+        """Whether a window of the group was committed in this epoch or a later one. ``topics``: one that was not of retries
+        only."""
         ...
 
     def first_window(self, group: str, epoch: int) -> Ctl | None:

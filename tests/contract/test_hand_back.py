@@ -388,9 +388,43 @@ def test_a_cut_over_names_the_groups_that_keep_their_own_offsets(rmq: Rmq) -> No
     assert rmq.json(*CUT_OVER, "--dry-run")["notes"] == [note]
     done = rmq.json(*CUT_OVER, "--request", "2026-11-20-cut")
     assert (done["groups"], done["notes"]) == (0, [note])
-    assert rmq.json(*CUT_OVER, "--request", "2026-11-20-cut")["notes"] == []
+    assert rmq.json(*CUT_OVER, "--request", "2026-11-20-cut")["notes"] == [note]
     rmq.json("consume", "--group", "g")
     assert consumed(rmq) == ["c001", "c002", "c003"]
+    assert rmq.json("audit", "--full")["audit"] == []
+
+
+def test_a_cut_over_names_the_groups_that_were_deleted_here(rmq: Rmq) -> None:
+    (rmq.folder / "consumers.toml").write_text(SETTINGS)
+    rmq.json("init")
+    rmq.json("import-store", broker_files(rmq, [in_t("c000", 0), in_t("c001", 1)], 1, 0), *BROKER)
+    rmq.json("delete-group", "--group", "g", "--reason", "not used")
+    (note,) = rmq.json(*CUT_OVER)["notes"]
+    assert note == (
+        "group g was deleted here: its offsets at the broker do not count in T, and it begins as a new group: broker-a:0 1 at "
+        "the broker; 'rmq reset' sets others"
+    )
+    assert rmq.json("audit", "--full")["audit"] == []
+
+
+def test_a_queue_that_comes_after_the_first_window_of_topics_is_a_later_one(rmq: Rmq) -> None:
+    """Also where the group's first window was one of retries only, and has left the broker's queues to it."""
+    settings = SETTINGS.replace("CONSUME_FROM_FIRST_OFFSET", "CONSUME_FROM_LAST_OFFSET")
+    (rmq.folder / "consumers.toml").write_text(settings)
+    (rmq.folder / "cli_listener.py").write_text(LISTENER)
+    messages = [in_t("c000", 0), DEAD_LETTER]
+    later = [in_t(f"n{number:03}", number) | {"queue_id": 1} for number in range(2)]
+    rmq.json("init")
+    rmq.json("import-store", str(store_of(rmq.folder / "first", *messages)), *BROKER)
+    rmq.json("redrive", "--group", "g", "--all", "--reason", "the cause is gone")
+    rmq.json("deliver", "--now", ALL_DUE)
+    rmq.json("consume", "--group", "g", "--retries-only")
+    rmq.json("import-store", str(store_of(rmq.folder / "second", *messages, in_t("c001", 1))), *BROKER)
+    rmq.json("consume", "--group", "g")
+    assert consumed(rmq) == ["r000"]
+    rmq.json("import-store", str(store_of(rmq.folder / "third", *messages, in_t("c001", 1), *later)), *BROKER)
+    rmq.json("consume", "--group", "g")
+    assert consumed(rmq) == ["n000", "n001", "r000"]
 
 
 WAITING_RETRY = delayed(0, 0) | {
@@ -427,14 +461,16 @@ def test_retries_that_a_group_consumes_first_take_no_offset_of_a_broker_that_was
 
 
 @pytest.mark.parametrize(
-    ("at_broker", "left"),
+    ("first", "at_broker", "left"),
     [
-        ({"0": 2, "1": 1}, ["n001", "n002"]),
-        pytest.param({}, ["c001", "n002"], id="the files have no offset of the group: its first window here chooses"),
+        ({"0": 1}, {"0": 2, "1": 1}, ["n001", "n002"]),
+        pytest.param({}, {"0": 2, "1": 1}, ["n001", "n002"], id="the broker's group begins the topic later"),
+        pytest.param({"0": 1}, {"0": 2}, [], id="the broker has no offset in queue 1: its end, as without retries"),
+        pytest.param({}, {}, [], id="the files have no offset of the group: its end, as without retries"),
     ],
 )
 def test_retries_that_a_group_consumes_first_choose_nothing_where_the_broker_has_the_group(
-    rmq: Rmq, at_broker: dict[str, int], left: list[str]
+    rmq: Rmq, first: dict[str, int], at_broker: dict[str, int], left: list[str]
 ) -> None:
     """At the first import the broker has no offset of the group in queue 1 yet, or none at all."""
 
@@ -449,7 +485,6 @@ def test_retries_that_a_group_consumes_first_choose_nothing_where_the_broker_has
     in_queue_1 = [in_t(f"n{number:03}", number) | {"queue_id": 1} for number in range(3)]
     messages = [in_t("c000", 0), *in_queue_1[:2], DEAD_LETTER]
     rmq.json("init")
-    first = {"0": 1} if at_broker else {}
     rmq.json("import-store", offsets(broker_files(rmq, messages, 1, 0), first), *BROKER)
     rmq.json("redrive", "--group", "g", "--all", "--reason", "the cause is gone")
     rmq.json("deliver", "--now", ALL_DUE)

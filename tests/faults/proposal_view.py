@@ -14,6 +14,7 @@ from rmq_store.commit.decide import Decided
 from rmq_store.commit.positions import Positions, QueueRange, diverged_id
 from rmq_store.message.message import MessageQueue
 from rmq_store.utils.host import uuid7_ms
+from rmq_store.window.consume_request import of_retries_only
 
 SHARD, LOCAL = "s", "lake-s"
 
@@ -60,8 +61,9 @@ class Snapshot:
     def incomplete_imports(self) -> dict[str, int]:
         return {}
 
-    def has_consumed(self, group: str, epoch: int) -> bool:
-        return any((c.group, c.action) == (group, Action.CONSUME) and (c.epoch or 0) >= epoch for c in self.ctls)
+    def has_consumed(self, group: str, epoch: int, *, topics: bool = False) -> bool:
+        windows = [ctl for ctl in self.ctls if (ctl.group, ctl.action) == (group, Action.CONSUME)]
+        return any((ctl.epoch or 0) >= epoch and not (topics and of_retries_only(ctl)) for ctl in windows)
 
     def first_window(self, group: str, epoch: int) -> Ctl | None:
         windows = (ctl for ctl in self.ctls if (ctl.group, ctl.action) == (group, Action.CONSUME))

@@ -145,7 +145,7 @@ class Shard:
     def observed(self) -> Iterable[Observed]:
         return ()
 
-    def has_consumed(self, group: str, epoch: int) -> bool:
+    def has_consumed(self, group: str, epoch: int, *, topics: bool = False) -> bool:
         return True
 
     def first_window(self, group: str, epoch: int) -> Ctl | None:

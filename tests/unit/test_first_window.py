@@ -15,7 +15,7 @@ from rmq_store.errors import NothingThere
 from rmq_store.filter.subscription import build_subscription_data
 from rmq_store.message.message import MessageQueue
 from rmq_store.settings.settings import GroupSettings
-from rmq_store.window.consume_request import ConsumeRequest
+from rmq_store.window.consume_request import ConsumeRequest, of_retries_only
 from rmq_store.window.first_window import STARTS_ELSEWHERE, ShardStarts, starts_parameter
 from rmq_store.window.plan import Plan, Planner, request_parameters
 
@@ -74,8 +74,9 @@ class Shard:
     def observed(self) -> list[Observed]:
         return []
 
-    def has_consumed(self, group: str, epoch: int) -> bool:
-        return self.first_window(group, epoch) is not None
+    def has_consumed(self, group: str, epoch: int, *, topics: bool = False) -> bool:
+        window = self.first_window(group, epoch)
+        return window is not None and not (topics and of_retries_only(window))
 
     def first_window(self, group: str, epoch: int) -> Ctl | None:
         return self.window if self.window and (self.window.epoch or 0) >= epoch else None

@@ -62,7 +62,7 @@ class Shard:
     def windows_since(self, group: str | None, ms: int) -> list[Ctl]:
         return []
 
-    def has_consumed(self, group: str, epoch: int) -> bool:
+    def has_consumed(self, group: str, epoch: int, *, topics: bool = False) -> bool:
         return False
 
 

@@ -8,7 +8,7 @@ shows as delivered is not delivered again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import NamedTuple
 
@@ -72,11 +72,25 @@ class CutoverReport:
     """What failed after the commit."""
 
 
+class _Kept(NamedTuple):
+    """An offset of a group at the broker that is another one here."""
+
+    group: str
+    topic: str
+    queue: str
+    """``broker_name:queue_id``."""
+    own: int | None
+    """The group's offset here; None: it was deleted here, and has none."""
+    at_broker: int
+
+
 class _Adoption(NamedTuple):
     """What a cut-over takes over from the broker."""
 
     moves: tuple[Moved, ...]
     levels: tuple[LevelProgress, ...]
+    kept: tuple[_Kept, ...]
+    """Where it does not take over the offset of a group."""
 
 
 def cutover(
@@ -116,7 +130,7 @@ def cutover(
             return earlier
         positions = shard.positions()
         adoption = _adopted(store, shard, broker_name)
-        moves, levels = adoption
+        moves, levels, kept = adoption
         popped = _popped(store, shard, broker_name)
         if not leave_popped:
             popped.refuse(broker_name)
@@ -134,6 +148,7 @@ def cutover(
                     "groups": groups,
                     "levels": [asdict(level) for level in levels],
                     **({"popped": asdict(popped)} if popped else {}),
+                    **({"kept": kept} if kept else {}),
                 }
             ),
             moved=moves,
@@ -160,7 +175,7 @@ def _earlier(store: LakeStore, shard: Shard, broker_name: str, request_id: str) 
             "left to do."
         )
     levels = tuple(LevelProgress(**level) for level in ctl.parameter("levels") or ())
-    adoption = _Adoption(ctl.moved, levels)
+    adoption = _Adoption(ctl.moved, levels, tuple(_Kept(*one) for one in ctl.parameter("kept") or ()))
     report = _report(Status.ALREADY_COMMITTED, store, shard, broker_name, adoption, popped_of(ctl))
     return replace(report, commit_id=ctl.commit_id)
 
@@ -169,7 +184,7 @@ def _report(
     status: Status, store: LakeStore, shard: Shard, broker_name: str, adoption: _Adoption, popped: Popped
 ) -> CutoverReport:
     positions, names = shard.positions(), names_of_log(shard, broker_name).names
-    moves, levels = adoption
+    moves, levels, _ = adoption
     return CutoverReport(
         status=status,
         shard=shard.name,
@@ -178,7 +193,7 @@ def _report(
         waiting=_waiting(positions, names, moves, salvage_gaps(shard)),
         notes=(
             *_end_notes(shard, broker_name),
-            *(() if status is Status.ALREADY_COMMITTED else _kept_notes(shard, positions, broker_name)),
+            *_kept_notes(adoption.kept),
             *_level_notes(shard, broker_name, levels),
             *_passed_over_notes(store, shard, broker_name, moves),
             *_timer_notes(store, shard, positions, names),
@@ -236,7 +251,7 @@ def _adopted(store: LakeStore, shard: Shard, broker_name: str) -> _Adoption:
                 further[queue] = level.next_offset
     known = [seen for seen in observed if seen.group != SCHEDULE_GROUP or seen.queue not in further]
     known += [Observed(SCHEDULE_GROUP, queue, offset) for queue, offset in further.items()]
-    return _Adoption(adopted_moves(positions, known), tuple(levels))
+    return _Adoption(adopted_moves(positions, known), tuple(levels), tuple(_kept(positions, newest.observed)))
 
 
 def _raised(positions: Positions, seen: Observed) -> Observed:
@@ -297,20 +312,32 @@ _MOST_NAMED = 3
 """Queues of a group and topic in a note."""
 
 
-def _kept_notes(shard: Shard, positions: Positions, broker_name: str) -> tuple[str, ...]:
-    """On every group that has other offsets of its own here than at the broker."""
-    newest = last_configs(shard, broker_name)
-    kept: dict[tuple[str, str], list[str]] = {}
-    for seen in newest.observed if newest else ():
+def _kept(positions: Positions, observed: Iterable[Observed]) -> Iterator[_Kept]:
+    for seen in observed:
         own = positions.get(off_id(seen.group, seen.queue))
-        if seen.group != SCHEDULE_GROUP and own not in (None, seen.offset):
-            place = f"{seen.queue.broker_name}:{seen.queue.queue_id} {own} here and {seen.offset} at the broker"
-            kept.setdefault((seen.group, seen.queue.topic), []).append(place)
-    return tuple(
-        f"group {group} has offsets of its own here in {topic}, and keeps them: {', '.join(places[:_MOST_NAMED])}"
-        f"{f' and {len(places) - _MOST_NAMED} more' if len(places) > _MOST_NAMED else ''}; 'rmq reset' sets others"
-        for (group, topic), places in sorted(kept.items())
-    )
+        is_deleted = own is None and positions.get(del_id(seen.group)) is not None
+        if seen.group != SCHEDULE_GROUP and (is_deleted or own not in (None, seen.offset)):
+            queue = f"{seen.queue.broker_name}:{seen.queue.queue_id}"
+            yield _Kept(seen.group, seen.queue.topic, queue, own, seen.offset)
+
+
+def _kept_notes(kept: Sequence[_Kept]) -> tuple[str, ...]:
+    """On every group that goes on elsewhere than at the broker."""
+    of_groups: dict[tuple[str, str, bool], list[str]] = {}
+    for one in kept:
+        here = "" if one.own is None else f"{one.own} here and "
+        place = f"{one.queue} {here}{one.at_broker} at the broker"
+        of_groups.setdefault((one.group, one.topic, one.own is None), []).append(place)
+    notes = []
+    for (group, topic, is_deleted), places in sorted(of_groups.items()):
+        what = (
+            f"group {group} was deleted here: its offsets at the broker do not count in {topic}, and it begins as a new group"
+            if is_deleted
+            else f"group {group} has offsets of its own here in {topic}, and keeps them"
+        )
+        more = f" and {len(places) - _MOST_NAMED} more" if len(places) > _MOST_NAMED else ""
+        notes.append(f"{what}: {', '.join(places[:_MOST_NAMED])}{more}; 'rmq reset' sets others")
+    return tuple(notes)
 
 
 def _moved(positions: Positions, seen: Observed) -> Moved:

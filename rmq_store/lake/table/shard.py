@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 
 import pyarrow as pa
@@ -176,10 +176,12 @@ class Shard:
         paths = dict.fromkeys(path for files in several for path in files.column("path").to_pylist())
         return [ctl for ctl in self.ctls_in([*paths]) if ctl.action in actions and ctl.store_timestamp > ms]
 
-    def has_ctl(self, group: str, action: Action, epoch: int = 0) -> bool:
-        """Whether the group has a commit of that action in this epoch or a later one. Usually that reads one file for yes and
-        none for no: epochs grow, so no commit has a later one than the newest, or than those that a wrong clock may have put
-        before it. A file that a compaction made has commits of any time up to its newest.
+    def has_ctl(
+        self, group: str, action: Action, epoch: int = 0, matches: Callable[[Ctl], bool] = lambda ctl: True
+    ) -> bool:
+        """Whether the group has such a commit of that action in this epoch or a later one. Usually that reads one file for yes
+        and none for no: epochs grow, so no commit has a later one than the newest, or than those that a wrong clock may have
+        put before it. A file that a compaction made has commits of any time up to its newest.
 
         In a folder a clock may be wrong by any time: where the group did something after its delete, all of its commits of
         that action may have to be read."""
@@ -191,9 +193,10 @@ class Shard:
                 return False
             for ctl in self.ctls_in([path]):
                 if (ctl.group, ctl.action) == (group, action):
-                    if (ctl.epoch or 0) >= epoch:
+                    if (ctl.epoch or 0) < epoch:
+                        floor = max(floor, uuid7_floor(uuid7_ms(ctl.commit_id) - 2 * MAX_SKEW_MS))
+                    elif matches(ctl):
                         return True
-                    floor = max(floor, uuid7_floor(uuid7_ms(ctl.commit_id) - 2 * MAX_SKEW_MS))
         return False
 
     def first_ctl(self, group: str, action: Action, epoch: int) -> Ctl | None:

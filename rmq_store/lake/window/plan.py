@@ -17,6 +17,7 @@ from rmq_store.lake.table.imports import incomplete_imports, observed
 from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.message.message import MessageQueue
+from rmq_store.window.consume_request import of_retries_only
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +59,8 @@ class ShardLookup:
     def incomplete_imports(self) -> dict[str, int]:
         return incomplete_imports(self.shard)
 
-    def has_consumed(self, group: str, epoch: int) -> bool:
-        return self.shard.has_ctl(group, Action.CONSUME, epoch)
+    def has_consumed(self, group: str, epoch: int, *, topics: bool = False) -> bool:
+        return self.shard.has_ctl(group, Action.CONSUME, epoch, lambda ctl: not (topics and of_retries_only(ctl)))
 
     def first_window(self, group: str, epoch: int) -> Ctl | None:
         return self.shard.first_ctl(group, Action.CONSUME, epoch)

@@ -129,11 +129,10 @@ class MemoryShard:
         """None: imports in memory have one part."""
         return {}
 
-    def has_consumed(self, group: str, epoch: int) -> bool:
-        """Whether a window of the group was committed in this epoch or a later one."""
-        return any(
-            (ctl.group, ctl.action) == (group, Action.CONSUME) and (ctl.epoch or 0) >= epoch for ctl in self.ctls()
-        )
+    def has_consumed(self, group: str, epoch: int, *, topics: bool = False) -> bool:
+        """Whether a window of the group was committed in this epoch or a later one. ``topics``: not of retries only."""
+        windows = [ctl for ctl in self.ctls() if (ctl.group, ctl.action) == (group, Action.CONSUME)]
+        return any((ctl.epoch or 0) >= epoch and not (topics and ctl.parameter("retries_only")) for ctl in windows)
 
     def first_window(self, group: str, epoch: int) -> Ctl | None:
         """The group's first window in this epoch or a later one; None: it had none."""
