@@ -16,7 +16,7 @@ from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from rmq_store.console.answers import HEADERS
 from rmq_store.console.listing import Question
 from rmq_store.console.reader import StoreReader
-from rmq_store.consumer.replay_name import replayed_group
+from rmq_store.consumer.replay_name import is_of_a_replay
 
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -76,7 +76,8 @@ Rows = Sequence[Mapping[str, Any]]
 
 def metrics_of(lag: Rows, offsets: Rows, queues: Rows) -> Iterator[Metric]:
     """The metrics of a store, from the rows of its groups' topics, of their offsets, and of its topics."""
-    of_topics = [row for row in lag if not row["topic"].startswith(_RETRY) and not _is_of_a_replay(row)]
+    # A replay does not go on behind the end that its request says.
+    of_topics = [row for row in lag if not row["topic"].startswith(_RETRY) and not is_of_a_replay(row["group"])]
     of_retries = [row for row in lag if row["topic"].startswith(_RETRY)]
     topics = [row for row in queues if not row["topic"].startswith("%")]
     retry_topics = [row for row in queues if row["topic"].startswith(_RETRY)]
@@ -91,11 +92,6 @@ def metrics_of(lag: Rows, offsets: Rows, queues: Rows) -> Iterator[Metric]:
     yield Metric("rocketmq_topic_retry_offset", "The same of retry topics", _of(retry_topics, "max_offset", labels))
     labels = "cluster broker group"
     yield Metric("rocketmq_topic_dlq_offset", "The same of dead-letter topics", _of(dead, "max_offset", labels))
-
-
-def _is_of_a_replay(row: Mapping[str, Any]) -> bool:
-    """Its group does not go on behind the end of the replay."""
-    return replayed_group(row["group"].partition("@")[0]) is not None
 
 
 def _of(rows: Rows, value: str, labels: str) -> list[Sample]:

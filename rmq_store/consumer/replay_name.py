@@ -31,3 +31,8 @@ def replayed_group(name: str) -> str | None:
     """The group that a replay group replays, None for any other name."""
     matched = _REPLAY_GROUP.fullmatch(name)
     return matched["group"] if matched else None
+
+
+def is_of_a_replay(name: str) -> bool:
+    """Whether it is the name of a replay group, or of a client of one that is broadcasting (``group@client``)."""
+    return replayed_group(name.partition("@")[0]) is not None

@@ -21,7 +21,6 @@ STARTS_ELSEWHERE = "starts_elsewhere"
 """The parameter of a group's first window in a shard: by shard ``deleted``, ``importing``, and ``queues``, a list of
 ``[topic, broker_name, queue_id, offset, rule]``."""
 
-
 LEFT_TO_BROKERS = "left_to_brokers"
 """The parameter of a group's first window in a shard, where it is one of retries only: the brokers that have their groups. In
 their queues it chooses nothing: there the group may go on meanwhile, and the cut-over takes over its offsets."""

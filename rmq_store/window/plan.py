@@ -293,9 +293,13 @@ class Planner:
         return [queue for queue in queues if _has_groups_here(self.shard, self.positions, queue)]
 
     def _leaves_to_brokers(self, request: ConsumeRequest) -> frozenset[str]:
+        """The brokers of the other ones, which this window records if it is the group's first one here."""
         if RETRIES_ONLY not in request.parameters or not self._is_first:
             return frozenset()
-        return frozenset(queue.broker_name for queue in {*self._of_topics(self.positions)} - {*self._beside_retries()})
+        queues = self._of_topics(self.positions)
+        return frozenset(
+            queue.broker_name for queue in queues if not _has_groups_here(self.shard, self.positions, queue)
+        )
 
     def _allocated(self, request: ConsumeRequest, queues: Sequence[MessageQueue]) -> list[MessageQueue]:
         """The queues of this shard that the group's strategy gives to this consumer (RebalanceImpl#rebalanceByTopic, rules

@@ -151,7 +151,7 @@ FILES = (
         (
             ("if positions.get(del_id(group)) is None", "if True"),
             ("groups.setdefault(group, {})", "pass"),
-            (' and not replayed_group(group.partition("@")[0])', ""),
+            (" and not is_of_a_replay(group)", ""),
         ),
     ),
     Guard(

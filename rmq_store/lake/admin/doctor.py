@@ -70,7 +70,7 @@ class CheckImpossible(OtherMend):
 
 
 class _AnotherHistory(BadData):
-    """A commit log has entries of another history, or other commits than those that a derived table was made from."""
+    """A commit log has entries of another history."""
 
 
 class CheckStatus(StrEnum):
@@ -291,19 +291,10 @@ def commit_logs_found(root: Root) -> str:
             raise _AnotherHistory("; ".join(others))
         for kind in KINDS:
             if table := _opened(shard, kind):
-                _refuse_other_history(shard, table)
+                refuse_other_history(shard, table)
         return f"{shard.name} at version {version}"
 
     return ", ".join(_each([partial(newest, shard) for shard in _shards(root)])) or "no shards yet"
-
-
-def _refuse_other_history(shard: Shard, table: LakeTable) -> None:
-    try:
-        refuse_other_history(shard, table)
-    except DerivedTableDamaged as error:
-        if error.other_history:
-            raise _AnotherHistory(str(error)) from error
-        raise
 
 
 def derived_tables_found(root: Root) -> str:
@@ -348,6 +339,8 @@ def _each(looks: Iterable[Callable[[], T]]) -> list[T]:
             elsewhere.append(str(error))
         except _AnotherHistory as error:
             histories.append(str(error))
+        except DerivedTableDamaged as error:
+            (histories if error.other_history else damage).append(str(error))
         except StoreUnusable as error:
             unreadable.append(str(error))
         except RmqError as error:

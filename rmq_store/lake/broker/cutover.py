@@ -44,6 +44,7 @@ from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import SCHEDULE_TOPIC, TIMER_TOPIC, MessageConst
 from rmq_store.utils.host import Host
 from rmq_store.utils.redaction import reason_in_sentence
+from rmq_store.utils.suggestions import listed
 from rmq_store.utils.times import format_time
 
 
@@ -184,7 +185,7 @@ def _report(
     status: Status, store: LakeStore, shard: Shard, broker_name: str, adoption: _Adoption, popped: Popped
 ) -> CutoverReport:
     positions, names = shard.positions(), names_of_log(shard, broker_name).names
-    moves, levels, _ = adoption
+    moves, levels, kept = adoption
     return CutoverReport(
         status=status,
         shard=shard.name,
@@ -193,7 +194,7 @@ def _report(
         waiting=_waiting(positions, names, moves, salvage_gaps(shard)),
         notes=(
             *_end_notes(shard, broker_name),
-            *_kept_notes(adoption.kept),
+            *_kept_notes(kept),
             *_level_notes(shard, broker_name, levels),
             *_passed_over_notes(store, shard, broker_name, moves),
             *_timer_notes(store, shard, positions, names),
@@ -335,8 +336,7 @@ def _kept_notes(kept: Sequence[_Kept]) -> tuple[str, ...]:
             if is_deleted
             else f"group {group} has offsets of its own here in {topic}, and keeps them"
         )
-        more = f" and {len(places) - _MOST_NAMED} more" if len(places) > _MOST_NAMED else ""
-        notes.append(f"{what}: {', '.join(places[:_MOST_NAMED])}{more}; 'rmq reset' sets others")
+        notes.append(f"{what}: {listed(places, _MOST_NAMED)}; 'rmq reset' sets others")
     return tuple(notes)
 
 

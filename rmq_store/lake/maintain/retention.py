@@ -26,7 +26,7 @@ from rmq_store.commit.positions import (
     off_id,
     queue_of,
 )
-from rmq_store.consumer.replay_name import replayed_group
+from rmq_store.consumer.replay_name import is_of_a_replay, replayed_group
 from rmq_store.errors import StaleAttempt, StoreUnusable
 from rmq_store.lake.commit.commit import commit
 from rmq_store.lake.commit.dispatch import follow_up
@@ -176,7 +176,7 @@ def offsets_of_groups(
     stored: dict[str, dict[str, dict[MessageQueue, int]]] = defaultdict(lambda: defaultdict(dict))
     for app_id, offset in positions.of_kind(PositionKind.OFFSET):
         queue, group = queue_of(app_id), group_of(app_id)
-        if queue.topic in queues and not replayed_group(group.partition("@")[0]):
+        if queue.topic in queues and not is_of_a_replay(group):
             stored[queue.topic][group][queue] = offset
     offsets: dict[MessageQueue, dict[str, int]] = {}
     for topic, of_topic in queues.items():
@@ -226,7 +226,7 @@ def retention_proposal(
     behind = {
         app_id
         for app_id, _ in positions.of_kind(PositionKind.OFFSET)
-        if app_id in offsets or replayed_group(group_of(app_id).partition("@")[0])
+        if app_id in offsets or is_of_a_replay(group_of(app_id))
     }
     parameters = {
         "removed": {min_id(range_.queue): [range_.begin, range_.end] for range_ in ranges},

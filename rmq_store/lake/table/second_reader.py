@@ -24,6 +24,7 @@ from rmq_store.lake.table.delta_entry import encoded
 from rmq_store.lake.table.delta_log import LAST_CHECKPOINT, LOG_FOLDER
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.utils.daemon_call import in_daemon
+from rmq_store.utils.suggestions import listed
 
 T = TypeVar("T")
 
@@ -133,13 +134,11 @@ def check_files(table: LakeTable, files: pa.Table, log: Mapping[str, bytes]) -> 
     paths = sorted({path for path, *_ in [*(by_us - by_it), *(by_it - by_us)]})
     if not paths:
         return
-    shown = paths[:_SHOWN]
-    ends = [path.rpartition("/")[2].encode() for path in shown]
+    ends = [path.rpartition("/")[2].encode() for path in paths[:_SHOWN]]
     # A checkpoint has its names compressed.
     entries = [name for name, content in log.items() if any(end in content for end in ends)] or [min(log)]
-    more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
     raise LogDamaged(
         f"by the log of {where} the Delta library has other files than rmq, or other values of them: "
-        f"{', '.join(shown)}{more}, in {', '.join(entries)}",
+        f"{listed(paths, _SHOWN)}, in {', '.join(entries)}",
         _ADVICE,
     )
