@@ -92,6 +92,7 @@ def _export(output: Output, shard: Shard, broker: str, target: Path | None, how:
         "waiting_levels": exported.waiting_levels,
         "given_again": exported.given_again,
         "left_out": exported.left_out,
+        "clients": exported.clients,
     }
     if target is None:
         output.file(exported.text)
@@ -140,6 +141,10 @@ def _notes(exported: OffsetsExport) -> list[str]:
         "has of them: look at it before the broker starts. A queue that was made again begins at offset 0"
         for key, ids in exported.left_out.items()
     ]
+    if exported.clients:
+        notes.append(
+            f"the offsets of broadcasting clients stay here, as no broker has them: {listed(exported.clients)}"
+        )
     if exported.waiting_levels:
         notes.append(
             f"{exported.waiting_levels:,} messages wait in the broker's own delay levels: with this delayOffset.json it "

@@ -116,6 +116,12 @@ def check_topic(topic: str | None) -> None:
     _refuse("topic", topic, topic_problem(topic), TOPIC_MAX_LENGTH)
 
 
+def is_broadcasting_client(name: str) -> bool:
+    """Whether the name of a group is that of one client of a broadcasting group, ``group@client``. A broker never has the
+    offsets of one: they are in a file of the client (``LocalFileOffsetStore``)."""
+    return "@" in name
+
+
 def check_group(group: str | None) -> None:
     """Raise WrongUse unless this can be a consumer group (DEFAULT_CONSUMER cannot)."""
     _refuse("group", group, group_problem(group), GROUP_MAX_LENGTH)

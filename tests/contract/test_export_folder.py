@@ -28,6 +28,7 @@ def export_of(offset: int) -> OffsetsExport:
         given_again={},
         waiting_levels=0,
         left_out={},
+        clients=(),
     )
 
 

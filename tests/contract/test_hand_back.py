@@ -105,6 +105,28 @@ def test_a_group_that_the_broker_never_had_goes_on_where_it_was(cut_over: Rmq, i
     assert cut_over.json("audit")["audit"] == []
 
 
+def test_a_broadcasting_client_keeps_its_offsets_here(cut_over: Rmq) -> None:
+    """As those of RocketMQ's clients: they are in a file of the client (``LocalFileOffsetStore``), and no broker has them."""
+    settings, client = cut_over.folder / "consumers.toml", "all@host-1"
+    to_all = SETTINGS.replace('name = "g"', 'name = "all"\nmessage_model = "BROADCASTING"')
+    settings.write_text(SETTINGS + to_all)
+    assert cut_over.json("consume", "--group", client)["messages"] == 4
+    before = consumed(cut_over)
+    file = Path(broker_files(cut_over, FIRST, 1, 0)) / "config" / "consumerOffset.json"
+    export = cut_over("offsets", "export", *BROKER, "--merge", str(file))
+    assert set(parsed(file.read_text())) == {"T@g"}
+    note = "note: the offsets of broadcasting clients stay here, as no broker has them: all@host-1"
+    assert note in export.err
+    dry = cut_over.json(*BACK, "--dry-run")
+    assert (dry["groups"], cut_over.json(*BACK)["groups"]) == (1, 1)
+    report = cut_over.json("import-store", broker_files(cut_over, [*FIRST, in_t("e000", 2)], 2, 2), *BROKER)
+    assert not [note for note in report["notes"] if "handed back" in note]
+    assert cut_over.json(*CUT_OVER)["notes"] == []
+    assert cut_over.json("consume", "--group", client)["messages"] == 1
+    assert consumed(cut_over) == sorted([*before, "e000"])
+    assert cut_over.json("audit")["audit"] == []
+
+
 def test_an_import_says_that_the_broker_has_older_offsets_than_it_was_given_back(cut_over: Rmq) -> None:
     """As where nobody has installed the export: the broker consumes messages again, and so would a window here."""
     cut_over.json(*BACK)

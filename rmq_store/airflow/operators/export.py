@@ -84,4 +84,5 @@ def _answer(broker_name: str, merged: MergedExport) -> Answer:
         "waiting_levels": export.waiting_levels,
         "given_again": dict(export.given_again),
         "left_out": {key: list(ids) for key, ids in export.left_out.items()},
+        "clients": list(export.clients),
     }

@@ -32,6 +32,7 @@ from rmq_store.lake.table.imports import (
 from rmq_store.lake.table.shard import Shard
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import RETRY_GROUP_TOPIC_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC, retry_topic
+from rmq_store.message.validators import is_broadcasting_client
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +57,8 @@ class OffsetsExport:
     """Per ``topic@group``, the ids of the queues in which the group has an offset here, and of which the newest import found no
     entry: their topic was deleted at the broker, or made again, or the copy was not whole. Where the broker has no message for
     certain, a group that the lake owns has offset 0 instead."""
+    clients: tuple[str, ...]
+    """Broadcasting clients (``group@client``) with offsets in the broker's queues, which stay here."""
     waiting_levels: int
     """Messages in the broker's own delay levels after ``delays``, which the broker is to deliver."""
     form: OffsetForm = CONSUMER_OFFSETS
@@ -92,7 +95,9 @@ def export_offsets(shard: Shard, broker_name: str) -> OffsetsExport:
     stored = [(group_of(app_id), queue_of(app_id), offset) for app_id, offset in positions.of_kind(PositionKind.OFFSET)]
     names, queues = names_of_log(shard, broker_name), generations(shard, broker_name)
     in_log = _InLog(names, queues.base)
-    consumed = in_log.at_broker([(group, q, offset) for group, q, offset in stored if group not in gone])
+    of_clients = [one for one in stored if is_broadcasting_client(one[0])]
+    of_groups = [one for one in stored if one[0] not in gone and not is_broadcasting_client(one[0])]
+    consumed = in_log.at_broker(of_groups)
     newest = last_configs(shard, broker_name)
     empty = {one.key: one for one in queues_without_entries(newest)}
     is_cut_over = bool(positions.get(cutover_id(broker_name)))
@@ -109,7 +114,9 @@ def export_offsets(shard: Shard, broker_name: str) -> OffsetsExport:
     committed = [(group, q, max(offset - queues.base(q), 0)) for group, q, offset in known(consumed)]
     committed += [(group, q, 0) for group, q, _ in consumed if is_begun(q)]
     seen = [(one.group, one.queue, one.offset) for one in newest.observed] if newest else []
-    seen = in_log.at_broker([one for one in seen if positions.get(del_id(one[0])) is None])
+    seen = in_log.at_broker(
+        [one for one in seen if positions.get(del_id(one[0])) is None and not is_broadcasting_client(one[0])]
+    )
     # A group that has none in the newest generation has none at the broker.
     observed = [(group, q, offset - queues.base(q)) for group, q, offset in known(seen) if offset >= queues.base(q)]
     exported = {(group, queue) for group, queue, _ in (*committed, *observed)}
@@ -132,8 +139,9 @@ def export_offsets(shard: Shard, broker_name: str) -> OffsetsExport:
         waiting_retries=_waiting_retries(shard, positions, gone),
         waiting_messages=_waiting_messages(shard, positions, offsets.table, stored, gone),
         waiting_deleted=_waiting_deleted(queues, empty, consumed),
-        given_again=in_log.given_again(one for one in stored if one[0] not in gone),
+        given_again=in_log.given_again(of_groups),
         left_out=_queue_ids(left_out),
+        clients=tuple(sorted({group for group, queue, _ in of_clients if queue.broker_name in names.names})),
         waiting_levels=_waiting_levels(positions, names, queues, delays.table),
         form=LMQ_OFFSETS if newest and newest.parameter(OFFSETS_FILE) == LMQ_OFFSETS.name else CONSUMER_OFFSETS,
     )

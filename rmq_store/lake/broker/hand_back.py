@@ -43,6 +43,7 @@ from rmq_store.lake.table.imports import (
 )
 from rmq_store.lake.table.shard import Shard
 from rmq_store.message.message_const import SCHEDULE_TOPIC, group_of_retry_topic
+from rmq_store.message.validators import is_broadcasting_client
 from rmq_store.utils.host import Host
 
 
@@ -150,17 +151,18 @@ def _report(status: Status, shard: Shard, broker_name: str, moves: tuple[Moved, 
 def handed_moves(
     positions: Positions, log: tuple[str, ...], pop_topics: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[Moved, ...]:
-    """Every offset in the broker's queues is deleted. Those of a group that was deleted here stay: from then on the broker's
-    offsets do not count for it. The delay levels are named also where nothing was delivered yet, and the retries of a group
-    also where it has consumed none: a delivery of them, or the group's first window, may be running, and the higher epoch
-    refuses its commit. ``pop_topics``: the group of each pop retry topic."""
+    """Every offset in the broker's queues is deleted. Those of a group that was deleted here stay: from then on the
+    broker's offsets do not count for it. So do those of broadcasting clients, which no broker has. The delay levels are
+    named also where nothing was delivered yet, and the retries of a group also where it has consumed none: a delivery of
+    them, or the group's first window, may be running, and the higher epoch refuses its commit. ``pop_topics``: the group of
+    each pop retry topic."""
     queues = [queue for queue in positions.all_queues() if queue.broker_name in log]
     owned = [(owner, queue) for queue in queues if (owner := _owner(queue.topic, pop_topics)) is not None]
     places = [(group_of(app_id), queue_of(app_id)) for app_id, _ in positions.of_kind(PositionKind.OFFSET)]
     return tuple(
         Moved(group, queue, positions.get(off_id(group, queue)), ABSENT, next_epoch(positions, group))
         for group, queue in sorted({*places, *owned})
-        if queue.broker_name in log and positions.get(del_id(group)) is None
+        if queue.broker_name in log and positions.get(del_id(group)) is None and not is_broadcasting_client(group)
     )
 
 
