@@ -100,8 +100,8 @@ class WindowReport:
 
 def wish(plan: Plan, request: ConsumeRequest) -> Wish:
     """The claims that a window asks for: one per queue, and one on the whole group if it absorbs duplicates, so that one
-    window at a time looks up keys. The group's first window needs all of them: a queue that it left out would have no start,
-    and look as if it had appeared later."""
+    window at a time looks up keys. A window that chooses where queues begin needs all of them: a queue that it left out would
+    have no start, and look as if it had appeared later."""
     group = plan.group
     whole = (own_id(group.name),) if group.absorb_duplicates else ()
     queues = tuple(own_queue_id(group.name, planned.queue) for planned in plan.ranges)
@@ -109,8 +109,8 @@ def wish(plan: Plan, request: ConsumeRequest) -> Wish:
         request.request_id,
         request.actor,
         group.name,
-        needed=(*whole, *queues) if plan.is_first else whole,
-        queues=() if plan.is_first else queues,
+        needed=(*whole, *queues) if plan.chooses else whole,
+        queues=() if plan.chooses else queues,
         client_id=request.client_id,
     )
 

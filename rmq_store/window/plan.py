@@ -78,12 +78,15 @@ class Plan:
     """Per queue the offset before which the whole request ends."""
     part: int
     """The number of the window in its request, from 1."""
+    chooses: bool = False
+    """Whether it chooses where queues begin: it is the group's first window in this shard, or the first one of topics after
+    windows of retries only that left queues to a broker."""
     elsewhere: Mapping[str, ShardStarts] | None = None
     """What the other shards have for the group, by their names; None: it is not the group's first window in this shard."""
     left_to_brokers: frozenset[str] = frozenset()
     """Of a first window: see ``LEFT_TO_BROKERS``."""
     others: frozenset[MessageQueue] = frozenset()
-    """The queues of other consumers whose first start a first window records, without reading them."""
+    """The queues of other consumers whose first start the window records, without reading them."""
     unfinished: frozenset[MessageQueue] = frozenset()
     """The queues in which the request wants more than this window takes."""
     tried: tuple[Blocked, ...] = ()
@@ -100,16 +103,11 @@ class Plan:
     sub_version: SubVersion | None = None
     """What the commit records of the subscription."""
 
-    @property
-    def is_first(self) -> bool:
-        """Whether it is the group's first window in this shard, which chooses where all queues begin."""
-        return self.elsewhere is not None
-
     def is_claimed_as_next(self, planned_at: int, claimed_at: int) -> bool:
-        """Whether the claim is the entry of the log after the plan, so that the plan holds as it is. For a group's first window
+        """Whether the claim is the entry of the log after the plan, so that the plan holds as it is. For a window that chooses
         that is not enough: what the log of another shard says of the starts here may have come meanwhile. The arguments: the
         versions of the log at the plan and after the claim."""
-        return claimed_at == planned_at + 1 and not self.is_first
+        return claimed_at == planned_at + 1 and not self.chooses
 
     @property
     def deleted(self) -> int | None:
@@ -199,12 +197,13 @@ class Planner:
         subscription, consumers that share a broadcasting group).
         """
         subscription, sub_version = self._subscription()
-        if before is not None:
-            self._refuse_moved(before)
         fixed = None if before is None else before.bounds
         if parts:
             fixed = bounds_of(parts[0])
         starts = self._starts(request, before, fixed)
+        chooses = self._chooses(starts)
+        if before is not None:
+            self._refuse_moved(before, chooses)
         bounds = self._bounds(request, starts, fixed)
         ranges, unfinished = self._ranges(request, parts, starts, bounds, claimed)
         return Plan(
@@ -214,6 +213,7 @@ class Planner:
             ranges=ranges,
             bounds=bounds,
             part=len(parts) + 1,
+            chooses=chooses,
             elsewhere=self._elsewhere(before),
             left_to_brokers=self._leaves_to_brokers(request) if before is None else before.left_to_brokers,
             others=frozenset(starts.others),
@@ -338,10 +338,10 @@ class Planner:
         ConsumeFromWhere applies to the queues that exist at the group's first window, so this chooses for all of them.
         Otherwise a queue that is read later would look like one that was made later.
         """
-        if not queues or self._had_a_window:
+        if self._had_a_window and self._scope.retries_only:
             return {}
         _, unknown = stored_starts(self.group.name, sorted(queues), self.positions)
-        starts = {queue: self._first_start(queue) for queue in unknown}
+        starts = {queue: self._first_start(queue) for queue in unknown if not self._has_chosen(queue)}
         return {queue: start for queue, start in starts.items() if start.offset > self.positions.min_offset(queue)}
 
     def _first_start(self, queue: MessageQueue) -> Start:
@@ -456,9 +456,18 @@ class Planner:
         """Whether this window is the group's first one here, and chooses where its queues begin. A replay chooses nothing."""
         return not self._had_a_window and self._scope.from_ms is None
 
-    def _refuse_moved(self, before: Plan) -> None:
-        """Raise StaleAttempt for a first window whose group was moved since the plan that it has claimed for."""
-        if self._epoch != before.epoch and self._is_first:
+    def _chooses(self, starts: Starts) -> bool:
+        """Whether this window chooses where queues begin that would else begin elsewhere: a first one, or the first one of
+        topics in queues that those of retries only left to a broker."""
+        if self._scope.from_ms is not None:
+            return False
+        new = (queue for queue, start in starts.all() if start.rule not in (StartRule.STORED, StartRule.OBSERVED))
+        return self._is_first or not all(map(self._has_chosen, new))
+
+    def _refuse_moved(self, before: Plan, chooses: bool) -> None:
+        """Raise StaleAttempt for a window that chooses where queues begin, and whose group was moved since the plan that it has
+        claimed for."""
+        if self._epoch != before.epoch and chooses:
             raise StaleAttempt(
                 f"group {self.group.name} was moved in shard {self.shard.name} while its first window claimed its queues. Run "
                 "the request again."

@@ -21,13 +21,15 @@ from rmq_store.lake.commit.commit import commit as commit_in_lake
 from rmq_store.lake.sql.sql import query
 from rmq_store.lake.window.plan import ShardLookup
 from rmq_store.message.message import MessageExt, MessageQueue
+from rmq_store.message.message_const import retry_topic
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.window.consume import WindowReport
-from rmq_store.window.consume_request import ConsumeRequest
+from rmq_store.window.consume_request import ConsumeRequest, only_retries
 from rmq_store.window.first_window import STARTS_ELSEWHERE
 from rmq_store.window.plan import Planner
 from tests.contract.engines import LakeWorld, MemoryWorld, story
 from tests.contract.world import (
+    ANA,
     BEN,
     BILLING,
     DAY,
@@ -38,6 +40,7 @@ from tests.contract.world import (
     counts,
     fail,
     group,
+    listening,
     orders,
     several,
     succeed,
@@ -284,6 +287,54 @@ def test_the_first_window_of_a_group_needs_all_its_queues(world: World) -> None:
     assert [consumed(share(world, client, TWO, f"{client}-3", of=of)) for client in TWO] == [
         {orders(0): (2, 4)}, {orders(1): (0, 2)},
     ]  # fmt: skip
+
+
+def begin_with_retries(world: World, queues: int) -> None:
+    """The group's first window reads a retry that waits here, and leaves the queues of the topic to the broker, which is not
+    cut over."""
+    fill(world, queues)
+    world.fill(MessageQueue(retry_topic(LATE.name), LOCAL, 0), several(1, first=900))
+    request, scope = only_retries(ConsumeRequest(f"{DAY}-retries", ANA))
+    with listening(succeed):
+        assert world.consume_window(LATE, request, world.host, scope).messages() == 1
+    assert [world.offset(orders(n)) for n in range(queues)] == [None] * queues
+
+
+@story
+def test_the_first_window_of_topics_chooses_for_the_other_consumers_what_retries_left_to_a_broker(world: World) -> None:
+    begin_with_retries(world, 4)
+    assert consumed(share(world, "c1", TWO, "1", of=LATE)) == {orders(n): (4, 4) for n in range(4)}
+    for n in range(4):
+        world.fill(orders(n), several(1, first=100 * n + 4))
+    assert consumed(share(world, "c2", TWO, "2", of=LATE)) == {orders(2): (4, 5), orders(3): (4, 5)}
+    assert consumed(share(world, "c1", TWO, "3", of=LATE)) == {orders(0): (4, 5), orders(1): (4, 5)}
+    assert_each_once(world)
+
+
+@story
+def test_the_first_window_of_topics_needs_all_queues_that_retries_left_to_a_broker(world: World) -> None:
+    begin_with_retries(world, 2)
+
+    def killed() -> None:
+        with pytest.raises(HeldByAnother, match=rf"/0 and 1 more are held by request {DAY}-1 of ana, client c1"):
+            world.consume(LATE, f"{DAY}-2")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        share(world, "c1", TWO, "1", of=LATE, meanwhile=killed)
+    world.clock.advance(LEASE_S * 1000)
+    assert consumed(world.consume(LATE, f"{DAY}-3")) == {orders(0): (4, 4), orders(1): (4, 4)}
+
+
+@story
+def test_a_first_window_of_topics_after_retries_that_an_operator_overtakes_before_its_claim_is_refused(
+    world: World,
+) -> None:
+    begin_with_retries(world, 2)
+    late = world.another_host(lambda: world.reset_to(ResetTo.MAX, queues=(orders(1),)), before_id=1)
+    with pytest.raises(StaleAttempt, match="was moved in shard broker-a while its first window claimed its queues"):
+        world.consume(LATE, f"{DAY}-1", host=late)
+    assert consumed(world.consume(LATE, f"{DAY}-2")) == {orders(0): (4, 4)}
 
 
 @story

@@ -417,7 +417,7 @@ REQUESTS = (
     Guard(
         "window.consume:wish",
         cases(REBALANCE, "the_first_window_of_a_group_needs_all_its_queues"),
-        (("if plan.is_first else whole", "if False else whole"),),
+        (("if plan.chooses else whole", "if False else whole"),),
     ),
     Guard(
         "window.plan:Planner._refuse_moved",
@@ -438,7 +438,7 @@ REQUESTS = (
     Guard(
         "window.plan:Plan.is_claimed_as_next",
         cases(STARTS, "a_first_window_that_was_planned_before_one_elsewhere_was_committed_starts_where_that_one_chose"),
-        ((" and not self.is_first", ""),),
+        ((" and not self.chooses", ""),),
     ),
     Guard(
         "window.first_window:_holds",
