@@ -19,6 +19,7 @@ from rmq_store.lake.broker.import_part import LogRead, read_part
 from rmq_store.log.consume_queue import UNIT_BYTES
 from rmq_store.log.record import Record
 from rmq_store.message.message import MessageQueue
+from rmq_store.message.message_const import SCHEDULE_TOPIC
 from tests.contract.rmq import Rmq
 from tests.contract.test_diverged_log import LISTENER
 from tests.contract.test_import_store import FILE_BYTES, Lake
@@ -145,6 +146,67 @@ def test_a_record_to_which_the_entry_of_another_place_points_is_damaged(rmq_with
         if m["topic"] == "T" and m["stored_body"] != body.encode()
     )
     assert rmq.json("audit", "--full")["audit"] == []
+
+
+def delayed(offset: int) -> dict[str, Any]:
+    """A message of delay level 3 with this offset of the level's queue."""
+    properties = {"DELAY": "3", "REAL_TOPIC": "T", "REAL_QID": "0", "TAGS": "a"}
+    return message(SCHEDULE_TOPIC, 2, offset) | {"stored_body": f"D{offset}".encode(), "properties": properties}
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+@pytest.mark.parametrize("says", ["SCHEDULE_TOPIC_XXXY:2", "SCHEDULE_TOPIC_XXXX:9"])
+def test_a_delayed_message_to_which_the_entry_of_its_level_points_is_damaged(
+    rmq_with_listener: Rmq, at: int, says: str
+) -> None:
+    """The first one, one in the middle and the last one of its level: the entry has the delivery time, not the code of TAGS,
+    whatever topic the record says."""
+    rmq, (topic, queue_id) = rmq_with_listener, says.split(":")
+    folder = broker(rmq.folder / "broker", more=[delayed(n) for n in range(3)])
+    for damage in (other_topic(f"D{at}", topic), other_queue(f"D{at}", int(queue_id))):
+        damage(folder)
+    refused = rmq("import-store", str(folder), "--broker", "broker-a")
+    reason = f"the broker's entry of {SCHEDULE_TOPIC}:2 offset {at} points to it"
+    assert (refused.exit_code, reason in refused.err) == (1, True)
+    if not at:  # it may be the first one of a new queue, of which the copy has no entry yet
+        assert f"says that it is {says} offset 0, of which there is no entry" in refused.err
+        return
+    assert "damaged record" in refused.err
+    report = rmq.json("import-store", str(folder), "--broker", "broker-a", "--salvage")
+    assert [skip["reason"] for skip in report["salvaged"]] == [reason]
+    assert [row[:3] for row in in_log(rmq) if row[0].startswith("SCHEDULE")] == [
+        (SCHEDULE_TOPIC, 2, n) for n in range(3) if n != at
+    ]
+
+
+def test_a_record_that_says_by_damage_that_it_is_delayed_is_compared_with_its_own_entry(
+    rmq_with_listener: Rmq,
+) -> None:
+    """Its entry has the code of its TAGS. One with another code is of another message, and makes nothing wrong."""
+    rmq = rmq_with_listener
+    topic = "SCHEDULE_TOPIC_XXXY"
+    folder = broker(rmq.folder / "broker", more=[message(topic, 0, n) | {"stored_body": b"Y%d" % n} for n in range(3)])
+    other_topic("Y2", SCHEDULE_TOPIC)(folder)
+    refused = rmq("import-store", str(folder), "--broker", "broker-a")
+    assert f"the broker's entry of {topic}:0 offset 2 points to it" in refused.err
+    entries = bytearray(entries_of(folder, f"{topic}/0").read_bytes())
+    struct.pack_into(">q", entries, 2 * UNIT_BYTES + 12, 7)
+    entries_of(folder, f"{topic}/0").write_bytes(entries)
+    assert rmq.json("import-store", str(folder), "--broker", "broker-a")["messages"] == 23
+
+
+def test_an_entry_of_a_delayed_message_that_the_broker_lost_makes_no_record_wrong(rmq_with_listener: Rmq) -> None:
+    """It points to a message of the same size that is not delayed, whose own entry is not in the copy yet."""
+    rmq = rmq_with_listener
+    folder = broker(rmq.folder / "broker", more=[delayed(0), delayed(1)])
+    left_over = entries_of(folder, f"{SCHEDULE_TOPIC}/2").read_bytes()
+    plain = {"topic": "NO_SCHEDULE_TOPIC_X", "properties": delayed(1)["properties"] | {"DELAX": "3"}}
+    del plain["properties"]["DELAY"]
+    folder = broker(folder, more=[delayed(0), message("", 0, 0) | {"stored_body": b"P0"} | plain])
+    shutil.rmtree(folder / "consumequeue/NO_SCHEDULE_TOPIC_X")
+    entries_of(folder, f"{SCHEDULE_TOPIC}/2").write_bytes(left_over)
+    report = rmq.json("import-store", str(folder), "--broker", "broker-a")
+    assert (report["messages"], report["salvaged"]) == (22, [])
 
 
 def in_log(rmq: Rmq) -> list[tuple[Any, ...]]:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from rmq_store.broker_files.consume_queue_file import ConsumeQueueFiles
 from rmq_store.broker_files.queue_generations import QueueKey
 from rmq_store.commit.positions import Positions, import_id
+from rmq_store.consumer.delay import queue_id_to_delay_level
 from rmq_store.errors import BadData
 from rmq_store.lake.broker.entry_reader import Entries, EntryReader, Place, Slots
 from rmq_store.lake.broker.import_commit import broker_offset, skipped_bytes
@@ -25,7 +26,7 @@ from rmq_store.lake.broker.import_job import ImportJob, WithoutEntry
 from rmq_store.lake.broker.import_part import LogRead
 from rmq_store.lake.broker.salvage import Skipped
 from rmq_store.log.consume_queue import UNIT_BYTES
-from rmq_store.log.record import Record
+from rmq_store.log.record import Record, parse_level
 from rmq_store.message.message import MessageQueue
 from rmq_store.message.message_const import LMQ_PREFIX, SCHEDULE_TOPIC, MessageConst
 from rmq_store.message.properties import tags_code
@@ -154,7 +155,7 @@ class _Queues:
         broker has lost, and then the record's own entry may only be missing yet. Raises BadData where it cannot be told."""
         own = Place.said_by(record)
         dispatched = record.properties.get(MessageConst.INNER_MULTI_DISPATCH, "").split(_DISPATCH_SEPARATOR)
-        if place.topic in dispatched or not _is_entry_of(record, entry):
+        if place.topic in dispatched or not _is_entry_of(record, place, entry):
             return False  # it has entries in several queues, or the entry is another message's
         if own == place:
             return True
@@ -188,9 +189,11 @@ class _Queues:
         return queue_offset < self._known(key) or any(queue_offset in offsets for offsets in self._ranges.get(key, ()))
 
 
-def _is_entry_of(record: Record, entry: np.void) -> bool:
-    """Whether the entry has the size and the tags code of the record to which it points. That of a delayed message is its
-    delivery time."""
-    is_delayed = record.topic == SCHEDULE_TOPIC
+def _is_entry_of(record: Record, place: Place, entry: np.void) -> bool:
+    """Whether the entry of the place has the size and the tags code of the record to which it points. That of a delayed message
+    in the queue of its level has the delivery time instead, by the broker's level table, which is in none of its files. The
+    place tells it: the topic that the record says may be what is damaged."""
+    level = parse_level(record.properties.get(MessageConst.DELAY_TIME_LEVEL, ""))
+    is_delayed = place.topic == SCHEDULE_TOPIC and level == queue_id_to_delay_level(place.queue_id)
     code = tags_code(record.properties.get(MessageConst.TAGS))
     return bool(entry["size"] == record.store_size and (is_delayed or entry["tags_code"] == code))
