@@ -346,6 +346,37 @@ def test_two_damaged_records_side_by_side(rmq_with_listener: Rmq, second: Callab
     assert rmq.json("import-store", str(later), "--broker", "broker-a")["messages"] == 3
 
 
+BESIDE = {
+    "the last two": {"T06": other_queue("T06", 9), "T07": other_queue("T07", 9)},
+    "two in the middle": {"T02": other_queue("T02", 9), "T03": other_queue("T03", 9)},
+    "three": {body: other_queue(body, 9) for body in ("T02", "T03", "T04")},
+    "of a topic": {"T02": other_topic("T02", "V"), "T03": other_topic("T03", "V")},
+    "of two queues": {"T06": other_queue("T06", 9), "U07": other_topic("U07", "V"), "T07": other_topic("T07", "V")},
+    "of a delay level": {body: other_topic(body, "SCHEDULE_TOPIC_XXXY") for body in ("D1", "D2")},
+}
+"""Damaged records that say places beside each other, in a queue that has no other message."""
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_damaged_records_beside_each_other_prove_no_queue(rmq_with_listener: Rmq, name: str) -> None:
+    rmq, damages = rmq_with_listener, BESIDE[name]
+    levels = [delayed(n) for n in range(3)]
+    folder = broker(rmq.folder / "broker", more=levels)
+    for damage in damages.values():
+        damage(folder)
+    assert "damaged record" in rmq("import-store", str(folder), "--broker", "broker-a").err
+    report = rmq.json("import-store", str(folder), "--broker", "broker-a", "--salvage")
+    own = {"T": "T:0", "U": "U:0", "D": f"{SCHEDULE_TOPIC}:2"}
+    assert sorted(skip["reason"] for skip in report["salvaged"]) == [
+        f"the broker's entry of {own[body[0]]} offset {body[-1]} points to it" for body in sorted(damages)
+    ]
+    expected = [
+        (m["topic"], m["queue_id"], m["queue_offset"], m["stored_body"].decode()) for m in sent(0, MESSAGES) + levels
+    ]
+    assert in_log(rmq) == sorted(place for place in expected if place[3] not in damages)
+    assert rmq.json("audit", "--full")["audit"] == []
+
+
 HIDDEN = {
     "an offset behind the end of a queue that goes on": {"T05": other_queue("T05", 1), "T06": other_offset("T06", 5)},
     "an offset in front of the first message of a queue": {"T02": other_queue("T02", 1), "T03": other_offset("T03", 2)},
@@ -499,6 +530,20 @@ def test_entries_of_messages_that_the_broker_lost_make_no_record_wrong(rmq_with_
     report = rmq.json("import-store", str(folder), "--broker", "broker-a", *options)
     assert (report["messages"], report["salvaged"]) == (22 + goes_on, [])
     assert [row[2] for row in in_log(rmq) if row[:2] == ("U", 0)] == list(range(10))
+
+
+def test_entries_of_lost_messages_make_no_record_wrong_behind_another_one_of_a_new_queue(
+    rmq_with_listener: Rmq,
+) -> None:
+    """They point to the last two of three messages of a new queue without entries. The first one shows the queue."""
+    rmq = rmq_with_listener
+    lost = [message("U", 0, 8), message("T", 0, 8), message("T", 0, 9)]
+    left_over = entries_of(broker(rmq.folder / "broker", more=lost)).read_bytes()[: 10 * UNIT_BYTES]
+    folder = broker(rmq.folder / "broker", more=[message("V", 0, n) for n in range(3)])
+    entries_of(folder).write_bytes(left_over.ljust(entries_of(folder).stat().st_size, b"\0"))
+    shutil.rmtree(folder / "consumequeue/V")
+    report = rmq.json("import-store", str(folder), "--broker", "broker-a")
+    assert (report["messages"], report["salvaged"]) == (23, [])
 
 
 @pytest.mark.parametrize("count", [1, 3])

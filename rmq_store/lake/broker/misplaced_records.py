@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -48,6 +49,22 @@ def misplaced_records(job: ImportJob, read: LogRead, positions: Positions) -> li
     return [by_place[place] for place in sorted(by_place)]
 
 
+class _Doubtful(NamedTuple):
+    """A record to which the entry of a place points that no message has."""
+
+    place: Place
+    own: Place
+    """The one that it says."""
+    begin: int
+    """Commit log offset; so is ``end``."""
+    end: int
+
+    @classmethod
+    def of(cls, record: Record, place: Place) -> _Doubtful:
+        begin = record.commit_log_offset
+        return cls(place, Place.said_by(record), begin, begin + record.store_size)
+
+
 class _Queues:
     """The queues of the broker, with the places that have messages after this part."""
 
@@ -83,8 +100,12 @@ class _Queues:
         for (key, end), entry in zip(ends, of_ends, strict=True):
             if entry["size"] and self._read.begin <= entry["commit_log_offset"] < self._read.end:
                 chosen[key].append(range(end, queues[key].files[-1].end_offset // UNIT_BYTES))
-        for key, of_queue in chosen.items():
-            yield from self._in_holes(key, queues[key], of_queue, damaged)
+        records = [one for key, of_queue in chosen.items() for one in self._in_holes(key, queues[key], of_queue)]
+        without_own = [one.own for one in records if one.own != one.place and self._is_free(one.own)]
+        for one in records:
+            is_sound = one.own != one.place and one.own not in without_own
+            if not is_sound and one.begin not in damaged and self._is_misplaced(one, without_own):
+                yield Skipped(one.begin, one.end, one.place.reason)
 
     def far_ahead(self) -> Iterator[Skipped]:
         """Those without an entry behind more offsets than a queue can have lost."""
@@ -120,9 +141,7 @@ class _Queues:
             at = max(at, offsets.stop)
         return [hole for hole in holes if hole]
 
-    def _in_holes(
-        self, key: QueueKey, files: ConsumeQueueFiles, holes: Sequence[range], damaged: Collection[int]
-    ) -> Iterator[Skipped]:
+    def _in_holes(self, key: QueueKey, files: ConsumeQueueFiles, holes: Sequence[range]) -> list[_Doubtful]:
         in_part = files.offsets_in(self._read.begin, self._read.end)
         candidates: list[tuple[Place, np.void]] = []
         for hole in holes:
@@ -131,14 +150,14 @@ class _Queues:
                 (entries,) = self._reader.read([Slots(self._queue(key), at, min(_PIECE_ENTRIES, stop - at))])
                 numbers = np.flatnonzero(self._is_read(entries)).tolist()
                 if len(candidates) + len(numbers) > MOST_MISPLACED:
-                    return
+                    return []
                 candidates += [(Place(*key, at + number), entries[number]) for number in numbers]
-        for place, entry in candidates:
-            record = self._reader.record(entry)
-            if record is None or record.commit_log_offset in damaged:
-                continue
-            if self._is_misplaced(record, place, entry):
-                yield Skipped(record.commit_log_offset, record.commit_log_offset + record.store_size, place.reason)
+        records = ((place, entry, self._reader.record(entry)) for place, entry in candidates)
+        return [
+            _Doubtful.of(record, place)
+            for place, entry, record in records
+            if record and _is_entry_of(record, place, entry)
+        ]
 
     def _is_read(self, entries: Entries) -> npt.NDArray[np.bool_]:
         """Mask of the entries that point to what was read of the log, and not left out."""
@@ -150,49 +169,66 @@ class _Queues:
             is_read &= (number < 0) | (places >= self._skipped_ends[number])
         return is_read
 
-    def _is_misplaced(self, record: Record, place: Place, entry: np.void) -> bool:
-        """Whether a record is wrong to which the entry of the place points. The entry may be left over from a message that the
-        broker has lost, and then the record's own entry may only be missing yet. Raises BadData where it cannot be told."""
-        own = Place.said_by(record)
-        dispatched = record.properties.get(MessageConst.INNER_MULTI_DISPATCH, "").split(_DISPATCH_SEPARATOR)
-        if place.topic in dispatched or not _is_entry_of(record, place, entry):
-            return False  # it has entries in several queues, or the entry is another message's
+    def _is_free(self, place: Place) -> bool:
+        """Whether the broker has no entry of the place: of the record that says it, or of a message of a newer generation."""
+        return not self._reader.entry(self._queue(place[:2]), place.queue_offset)["size"]
+
+    def _is_misplaced(self, record: _Doubtful, without_own: Sequence[Place]) -> bool:
+        """Whether the record is wrong. The entry that points to it may be left over from a message that the broker has lost,
+        and then the record's own entry may only be missing yet. ``without_own``: the places that such records say, one for each
+        record; they do not prove one another. Raises BadData where it cannot be told."""
+        own, place = record.own, record.place
         if own == place:
             return True
         own_key, is_same_queue = own[:2], own[:2] == place[:2]
         own_queue = self._queue(own_key)
-        if self._reader.entry(own_queue, own.queue_offset)["size"]:
-            return False  # its own, or that of a message of a newer generation of its queue
-        if self._reader.goes_on_behind(own_queue, record.commit_log_offset):
+        if self._reader.goes_on_behind(own_queue, record.begin):
             # Its own entry would have been written, too.
-            return is_same_queue or not self._reader.begins_behind(own_queue, record.commit_log_offset)
-        beside = (own.queue_offset - 1, own.queue_offset + 1)
+            return is_same_queue or not self._reader.begins_behind(own_queue, record.begin)
         if own.queue_offset and not is_same_queue:
-            if any(self._has_message(own_key, offset) for offset in beside):
+            if self._has_message_beside(own, without_own):
                 return False
-            if not self._is_known(own_key):
+            if not self._is_known(own_key, without_own):
                 return True
         raise BadData(
-            f"the record at commit log offset {record.commit_log_offset} says that it is {own}, of which there is no entry, "
+            f"the record at commit log offset {record.begin} says that it is {own}, of which there is no entry, "
             f"but {place.reason}. Nothing after byte {self._read.begin} of the log was imported. If the broker is running, "
             "import a newer copy, which has all entries. Else the record is damaged, or the entry is one of a message that the "
             "broker has lost: restore the log file, or, to take the record at its word, import a copy without consumequeue/"
             f"{place.topic}/{place.queue_id}"
         )
 
-    def _is_known(self, key: QueueKey) -> bool:
-        """Whether anything but one message of the part says that the queue exists."""
-        return key in self._job.queues or self._known(key) > 0 or sum(map(len, self._ranges.get(key, ()))) > 1
+    def _is_known(self, key: QueueKey, without_own: Sequence[Place]) -> bool:
+        """Whether anything but the messages of the part at these places says that the queue exists."""
+        if key in self._job.queues or self._known(key) > 0:
+            return True
+        doubtful = [place for place in without_own if place[:2] == key and self._has_message(place)]
+        return sum(map(len, self._ranges.get(key, ()))) > len(doubtful)
 
-    def _has_message(self, key: QueueKey, queue_offset: int) -> bool:
+    def _has_message_beside(self, own: Place, without_own: Sequence[Place]) -> bool:
+        """Whether another message is before or behind this place in its queue, right there or with such records between."""
+        for step in (-1, 1):
+            beside = own
+            while beside in without_own:
+                beside = beside._replace(queue_offset=beside.queue_offset + step)
+            if self._has_message(beside):
+                return True
+        return False
+
+    def _has_message(self, place: Place) -> bool:
         """Whether a message with this offset is in the queue, or was."""
-        return queue_offset < self._known(key) or any(queue_offset in offsets for offsets in self._ranges.get(key, ()))
+        key, queue_offset = place[:2], place.queue_offset
+        is_known = 0 <= queue_offset < self._known(key)
+        return is_known or any(queue_offset in offsets for offsets in self._ranges.get(key, ()))
 
 
 def _is_entry_of(record: Record, place: Place, entry: np.void) -> bool:
-    """Whether the entry of the place has the size and the tags code of the record to which it points. That of a delayed message
-    in the queue of its level has the delivery time instead, by the broker's level table, which is in none of its files. The
-    place tells it: the topic that the record says may be what is damaged."""
+    """Whether the entry of the place has the size and the tags code of the record to which it points: else it is another
+    message's. So it is where the record has entries in several queues. That of a delayed message in the queue of its level has
+    the delivery time, by the broker's level table, which is in none of its files. The place tells it: the topic that the record
+    says may be what is damaged."""
+    if place.topic in record.properties.get(MessageConst.INNER_MULTI_DISPATCH, "").split(_DISPATCH_SEPARATOR):
+        return False
     level = parse_level(record.properties.get(MessageConst.DELAY_TIME_LEVEL, ""))
     is_delayed = place.topic == SCHEDULE_TOPIC and level == queue_id_to_delay_level(place.queue_id)
     code = tags_code(record.properties.get(MessageConst.TAGS))
