@@ -12,6 +12,7 @@ LOG = "tests/contract/test_delta_log.py"
 COMPACT = "tests/contract/test_compact.py"
 CHECKPOINT = "tests/contract/test_checkpoint.py"
 REPLACED = "tests/contract/test_replaced_files.py"
+BACKUP = "tests/faults/test_backup.py"
 UNKNOWN = (
     "tests/faults/test_store_answers.py::"
     "test_when_nothing_can_be_confirmed_the_outcome_is_unknown_and_the_same_request_tells_it_later"
@@ -262,6 +263,15 @@ COMMITS = (
             ("shard.commitlog.check_live(member.proposal.removed)", "pass"),
             ("overtaken(decision, member.proposal, positions, recent)", "decision"),
         ),
+    ),
+    Guard(
+        "lake.commit.commit:_check_claim",
+        cases(BACKUP, "a_window_that_outlives_a_restore_in_place_commits_nothing[folder]"),
+    ),
+    Guard(
+        "lake.table.log_view:LogView.is_followed_by",
+        cases(BACKUP, "a_window_that_outlives_a_restore_in_place_commits_nothing[as in S3]"),
+        (("return not (entry.read_commit and self.commit_ids)", "return True"),),
     ),
     Guard(
         "lake.commit.commit:_content",

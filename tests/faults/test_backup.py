@@ -13,7 +13,15 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from rmq_store.errors import BadData, CommitOutcomeUnknown, DerivedTableDamaged, LogDamaged, MissingFile, WrongUse
+from rmq_store.errors import (
+    BadData,
+    CommitOutcomeUnknown,
+    DerivedTableDamaged,
+    LogDamaged,
+    MissingFile,
+    StaleAttempt,
+    WrongUse,
+)
 from rmq_store.lake.admin.doctor import OtherMend, commit_logs_found
 from rmq_store.lake.audit.finding import Problem, advice_for
 from rmq_store.lake.commit import commit as commits
@@ -26,6 +34,7 @@ from rmq_store.lake.maintain.backup import BackupReport, backup
 from rmq_store.lake.maintain.compact import CompactRequest, compact
 from rmq_store.lake.maintain.vacuum import files_of_segments
 from rmq_store.lake.table.checkpoint import LEAST_AGE_MS, clean_up, write_checkpoint
+from rmq_store.lake.table.delta_log import DeltaLog
 from rmq_store.lake.table.object_store import Root
 from rmq_store.maintain.files_to_join import Limits
 from tests.faults.stores import REQUEST, SHARD, TESTS, Lake, copied
@@ -419,6 +428,64 @@ def test_after_a_restore_in_place_under_a_running_process_the_log_is_refused(lak
         lake.shard.commitlog.refresh()
     shutil.rmtree(lake.folder)
     assert_is_a_store(backup_of(copy, lake.folder))
+
+
+@pytest.fixture(params=["folder", "as in S3"])
+def outlived(
+    request: pytest.FixtureRequest, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[], object]:
+    """A window that has its claim when its store is restored in place and used: the group has claimed its queues there as
+    often, and what followed fills the log to where the window had read."""
+    if request.param == "as in S3":
+        monkeypatch.setattr(DeltaLog, "_is_freed", lambda log: False)
+    copy = backup_of(lake, tmp_path / "copy")
+    lake.reset("2026-01-01-lost", 3)
+
+    def killed() -> None:
+        raise KeyboardInterrupt
+
+    def restored() -> None:
+        shutil.move(lake.folder, tmp_path / "aside")
+        backup_of(copy, lake.folder)
+        lake.reset("2026-01-01-new", 3)
+        with pytest.raises(KeyboardInterrupt):
+            before_its_commit(lake, killed).consume("2026-01-01-other")
+
+    return before_its_commit(lake, restored).consume
+
+
+def before_its_commit(lake: Lake, event: Callable[[], object]) -> Lake:
+    """The store as used from a host at which something happens before it makes its second id: the first one is that of the
+    claim."""
+    ids = count(1)
+
+    def entropy(size: int) -> bytes:
+        if next(ids) == 2:
+            event()
+        return os.urandom(size)
+
+    return replace(lake, host=replace(lake.host, entropy=entropy))
+
+
+def test_a_window_that_outlives_a_restore_in_place_commits_nothing(lake: Lake, outlived: Callable[[], object]) -> None:
+    with pytest.raises(
+        StaleAttempt, match=r"does not have the claim .* of this run: it was restored from a copy since"
+    ):
+        outlived()
+    assert lake.audit() == []
+    assert lake.consume().status == "committed"
+    assert lake.audit() == []
+
+
+def test_a_window_that_was_committed_after_a_restore_in_place_is_named(
+    lake: Lake, outlived: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by an earlier version."""
+    monkeypatch.setattr(commits, "_check_claim", lambda shard, ctl: None)
+    outlived()
+    found = lake.audit()
+    assert {one.problem for one in found} == {Problem.ANOTHER_HISTORY}
+    assert "which the log does not have" in str(found[0].detail)
 
 
 # --- copies by other tools -------------------------------------------------------------------------------------------

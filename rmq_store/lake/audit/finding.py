@@ -68,7 +68,7 @@ class Problem(StrEnum):
     COPY_IN_ANOTHER_TOPIC = "copy in another topic"
     # ``positions.py``
     POSITION_NOT_RECORDED = "position not recorded"
-    # ``histories.py``, and ``derived.py`` by the cursors of the tables
+    # ``histories.py``, ``derived.py`` by the cursors of the tables, and ``positions.py`` by the claims
     ANOTHER_HISTORY = "log of another history"
     # ``derived.py``: the records of commits, and the tables that are made from them.
     COMMIT_TWICE = "commit twice"

@@ -126,6 +126,15 @@ ORDER BY c.shard, c.read_version, commit_id
 """
 """``is_early``: it may be of an earlier version."""
 
+_LOST_CLAIMS = """
+SELECT shard, group_name, commit_id, parameters FROM (
+    SELECT shard, group_name, commit_id, parameters, regexp_extract(parameters, '"claim":"([0-9a-f]+)"', 1) AS claim_id
+    FROM ctl WHERE action NOT IN ('claim', 'renew')
+) c ANTI JOIN (SELECT shard, commit_id AS claim_id FROM ctl WHERE action = 'claim') USING (shard, claim_id)
+WHERE claim_id <> ''
+"""
+"""The commits that name a claim which the log does not have."""
+
 _SENDS = """
 SELECT shard, topics, count(*) AS sends FROM (
     SELECT shard, regexp_extract(parameters, '"topics":(\\[[^]]*\\])', 1) AS topics FROM ctl WHERE action = 'send'
@@ -171,8 +180,17 @@ _UNKNOWN = f"SELECT shard, app_id, value FROM positions WHERE kind NOT IN {tuple
 
 
 TEXTS = (
-    *_COMPARED.values(), _RARE, _SENDS, _SUBSCRIPTIONS, _TEXTS_OF_SUBSCRIPTIONS, _ACTIONS, _PARAMETERS, _STORED, _UNKNOWN
-)  # fmt: skip
+    *_COMPARED.values(),
+    _RARE,
+    _LOST_CLAIMS,
+    _SENDS,
+    _SUBSCRIPTIONS,
+    _TEXTS_OF_SUBSCRIPTIONS,
+    _ACTIONS,
+    _PARAMETERS,
+    _STORED,
+    _UNKNOWN,
+)
 """The statements of ``positions``."""
 
 
@@ -181,7 +199,7 @@ _NO_OBJECT = "parameters that are no JSON object"
 
 def positions(ask: Ask) -> Iterator[Finding]:
     """The positions that are not what the commits made them."""
-    *compared, rare, sends, subscriptions, texts, actions, parameters, stored, unknown = (
+    *compared, rare, lost_claims, sends, subscriptions, texts, actions, parameters, stored, unknown = (
         answer.to_pylist() for answer in ask(TEXTS)
     )
     for row in actions:
@@ -191,6 +209,12 @@ def positions(ask: Ask) -> Iterator[Finding]:
             yield _not_understood(row, "a subscription that is no JSON object, so that what it filtered is not known")
     for row in parameters:
         yield _not_understood(row, _NO_OBJECT)
+    for row in lost_claims:
+        if claim := (json_object(row["parameters"]) or {}).get("claim"):
+            detail = f"commit {row['commit_id']} was decided with the claim {claim}, which the log does not have"
+            yield Finding(
+                shard=row["shard"], problem=Problem.ANOTHER_HISTORY, group_name=row["group_name"], detail=detail
+            )
     understood = []
     for row in rare:
         read = json_object(row["parameters"])

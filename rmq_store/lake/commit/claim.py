@@ -116,8 +116,10 @@ def renew_together(shard: Shard, several: Sequence[Taken], host: Host) -> list[T
 
 
 def release_together(shard: Shard, several: Sequence[Taken], host: Host) -> None:
-    """End the claims that are still held, by the handle's positions. Who is refused has lost a claim."""
+    """End the claims that are still held, by the handle's positions. Who is refused has lost a claim. One that the log does not
+    have was lost by a restore in place, and its number may be that of another run."""
     positions = shard.positions()
-    released = [taken.released(host.new_commit_id(), positions) for taken in several]
+    held = [taken for taken in several if shard.has_commit(taken.ctl.commit_id)]
+    released = [taken.released(host.new_commit_id(), positions) for taken in held]
     members = [Member(proposal, host.now_ms()) for proposal in released if proposal is not None]
     commit_together(shard, members, host, quiet=True)

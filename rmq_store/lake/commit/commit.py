@@ -198,6 +198,7 @@ def _decided(
             outcomes[member.commit_id] = decision
         else:
             try:
+                _check_claim(shard, decision.ctl)
                 shard.commitlog.check_staged(member.proposal.files)
                 shard.commitlog.check_live(member.proposal.removed)
             except (StagedFileGone, StaleAttempt) as error:
@@ -207,6 +208,17 @@ def _decided(
                 return _decided(shard, others, host, outcomes) if others else {}
             decided[member.commit_id] = decision
     return decided
+
+
+def _check_claim(shard: Shard, ctl: Ctl) -> None:
+    """Raise StaleAttempt when the log does not have the claim that the commit names. That the number is the same says nothing:
+    after a restore in place the next claim has the number of the lost one."""
+    claim = ctl.parameter("claim")
+    if claim is not None and not shard.has_commit(claim):
+        raise StaleAttempt(
+            f"the log of shard {shard.name} does not have the claim {claim} of this run: it was restored from a copy since. "
+            "Nothing was written. Run the request again."
+        )
 
 
 def _files(member: Member, decision: Decided) -> list[StagedFile]:

@@ -127,7 +127,10 @@ class DeltaLog:
                 if content is None:  # what was read behind it does not count: both may have come in between
                     self.view.known_ms = at_ms
                     return None
-                self.view.apply(self._parsed(version, content))
+                entry = self._parsed(version, content)
+                if not self.view.is_followed_by(entry):
+                    return self.open()
+                self.view.apply(entry)
             most = LOG_REQUESTS
 
     def refresh_if_older(self, age_ms: int, now_ms: int) -> None:
@@ -435,6 +438,7 @@ class DeltaLog:
             state = NameState.MINE
         elif text is not None:
             entry = self._parsed(step.version, text)
+            freed = freed or not self.view.is_followed_by(entry)
             state = NameState.CONFLICTING if content.conflicts(entry) else NameState.UNRELATED
         outcome = step.read_answered(state, at_ms, freed=freed)
         if outcome is Verdict.COMMITTED:

@@ -79,6 +79,13 @@ class LogView:
         self.version = entry.version
         self.newest = LogFile(entry_name(entry.version), entry.end)
 
+    def is_followed_by(self, entry: Entry) -> bool:
+        """Whether the entry was decided on a commit of this view, as far as both are known. If not, the log was replaced since
+        this view was read, such as by a restore in place."""
+        return not (entry.read_commit and self.commit_ids) or any(
+            entry.read_commit in commit_ids for commit_ids in reversed(self.commit_ids.values())
+        )
+
     def describe(self, metadata: Mapping[str, Any], where: str) -> None:
         """Take a ``metaData`` action. ``where``: the address of its file.
 

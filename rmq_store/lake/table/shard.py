@@ -176,6 +176,11 @@ class Shard:
         paths = dict.fromkeys(path for files in several for path in files.column("path").to_pylist())
         return [ctl for ctl in self.ctls_in([*paths]) if ctl.action in actions and ctl.store_timestamp > ms]
 
+    def has_commit(self, commit_id: str) -> bool:
+        """Whether the log has the commit: mostly one of the newest entries that were read, else by ``ctl_of``."""
+        newest_first = reversed(self.commitlog.log.view.commit_ids.values())
+        return any(commit_id in commit_ids for commit_ids in newest_first) or self.ctl_of(commit_id) is not None
+
     def has_ctl(
         self, group: str, action: Action, epoch: int = 0, matches: Callable[[Ctl], bool] = lambda ctl: True
     ) -> bool:
