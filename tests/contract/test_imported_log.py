@@ -10,8 +10,14 @@ import pytest
 from rmq_store.errors import RmqError, WrongUse
 from rmq_store.lake.broker import import_commit
 from rmq_store.lake.commit import commit as commit_steps
+from rmq_store.lake.maintain import compact
+from rmq_store.lake.table.object_store import Root
+from rmq_store.lake.table.store import LakeStore
+from rmq_store.maintain.files_to_join import Limits
+from rmq_store.utils.host import Host
+from tests.contract.rmq import Rmq
 from tests.contract.test_diverged_log import messages
-from tests.contract.test_import_store import BROKER, FILE_BYTES, Lake
+from tests.contract.test_import_store import BROKER, FILE_BYTES, TESTS, Lake
 from tests.contract.test_lost_ends import bodies, log_of, records, without_last
 
 ALL = [messages(0, 5), messages(5, 9), messages(9, 12)]
@@ -132,6 +138,23 @@ def test_a_broker_is_imported_while_another_shard_is_damaged(lake: Lake, tmp_pat
     assert lake.load(log(tmp_path / "first")).messages == 3
     with pytest.raises(RmqError, match="s2"):
         lake.load(log_of(tmp_path / "other", messages(0, 5, of="new")), broker=OTHER)
+
+
+def test_a_broker_is_imported_after_a_compaction_of_messages_that_were_sent_here(
+    rmq: Rmq, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A compaction gives them numbers in the place of physical offsets. They have no record in any log."""
+    monkeypatch.setattr(compact, "SETTLED_MS", -1)
+    rmq.json("init")
+    rmq.json("import-store", str(log(tmp_path / "first")), "--broker", BROKER, "--shard", "s1")
+    for number in range(3):
+        rmq.json("send", "--topic", "here", "--create", "--queues", "1", "--shard", "s1", f"n{number}")
+    (shard,) = LakeStore.open(Root.parse(str(rmq.root))).shards()
+    request = compact.CompactRequest("2026-01-02-compact", TESTS, limits=Limits(least_files=2, target_rows=10_000))
+    assert compact.compact(shard, request, Host()).replaced_files > 1
+    second = str(log_of(tmp_path / "second", messages(0, 5, of="new")))
+    assert rmq.json("import-store", second, "--broker", OTHER, "--shard", "s1")["messages"] == 5
+    assert rmq.json("audit")["audit"] == []
 
 
 def test_the_log_of_another_broker_with_messages_at_the_same_places_is_imported(lake: Lake, tmp_path: Path) -> None:

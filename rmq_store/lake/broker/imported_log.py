@@ -28,6 +28,9 @@ from rmq_store.log.record import Record
 _COLUMNS = (*SAME, "born_host", "store_host")
 """What no two brokers' records have in common at one place."""
 
+_OF_A_LOG = "store_size IS NOT NULL"
+"""What was born here has no record. A compaction gives it a number in the place of a physical offset."""
+
 _FIRSTS = 3
 """So many records of a name are compared: one may be damaged in the log."""
 
@@ -90,13 +93,13 @@ def _ends_in(shard: Shard, name: str, source: FileSource, log: MappedFileQueue, 
 def _first_rows(store: LakeStore, log: MappedFileQueue) -> list[Mapping[str, Any]]:
     """Of each broker name the first messages in the stretch that the log has, in a queue or in the archive."""
     begin, end = log.files[0].start_offset, log.files[-1].end_offset
-    in_log = of_messages(f"commit_log_offset >= {begin} AND commit_log_offset < {end}")
+    in_log = of_messages(f"{_OF_A_LOG} AND commit_log_offset >= {begin} AND commit_log_offset < {end}")
     text = f"SELECT min(commit_log_offset, {_FIRSTS}) AS firsts FROM ({in_log}) GROUP BY shard, broker_name"
     places = sorted({place for row in query(store, text).to_pylist() for place in row["firsts"]})
     if not places:
         return []
     listed = ", ".join(map(str, places))
-    text = f"{of_messages(f'commit_log_offset IN ({listed})', *_COLUMNS)} ORDER BY ALL"
+    text = f"{of_messages(f'{_OF_A_LOG} AND commit_log_offset IN ({listed})', *_COLUMNS)} ORDER BY ALL"
     rows: list[Mapping[str, Any]] = query(store, text).to_pylist()
     return rows
 
