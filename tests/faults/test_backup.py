@@ -488,6 +488,17 @@ def test_a_window_that_was_committed_after_a_restore_in_place_is_named(
     assert "which the log does not have" in str(found[0].detail)
 
 
+@pytest.mark.parametrize("size", [0, 300])
+def test_a_damaged_entry_that_a_checkpoint_covers_stops_no_commit(lake: Lake, tmp_path: Path, size: int) -> None:
+    """Neither in the store nor in its backup: nothing is read of it any more."""
+    write_checkpoint(lake.shard.commitlog)
+    os.truncate(entry(lake, -1), size)
+    copy = backup_of(lake, tmp_path / "copy")
+    for store in (lake, copy):
+        assert store.consume().status == "committed"
+        assert_is_a_store(store)
+
+
 # --- copies by other tools -------------------------------------------------------------------------------------------
 
 

@@ -154,15 +154,19 @@ class DeltaLog:
             return False
 
     def commit_ids(self) -> tuple[str, ...]:
-        """The commits in the newest entry that was read; none when the view begins with it, and it was cleaned away."""
+        """The commits in the newest entry that was read; none when the view begins with its checkpoint, and it was cleaned away
+        or is damaged."""
         version = self.view.version
         if version not in self.view.commit_ids:
-            content, _ = self._look_at(self._name(version))
-            if content is None or self._is_freed():
-                self.view.commit_ids[version] = ()
-            else:
-                self.view.commit_ids[version] = self._parsed(version, content).commit_ids
+            self.view.commit_ids[version] = self._commit_ids_of(version)
         return self.view.commit_ids[version]
+
+    def _commit_ids_of(self, version: int) -> tuple[str, ...]:
+        try:
+            content, _ = self._look_at(self._name(version))
+            return () if content is None or self._is_freed() else self._parsed(version, content).commit_ids
+        except LogDamaged:  # the checkpoint has all that is needed of it
+            return ()
 
     def read_again(self, first: int) -> dict[str, bytes]:
         """The entries ``[first, version]`` of the view, by name, as they were read.
