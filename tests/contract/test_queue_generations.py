@@ -29,7 +29,7 @@ from rmq_store.maintain.files_to_join import Limits
 from rmq_store.settings.retention_settings import RetentionRule
 from rmq_store.utils.host import Host
 from tests.contract.rmq import ALL_DUE, TODAY, Rmq
-from tests.contract.test_diverged_log import LISTENER, SETTINGS, table_of
+from tests.contract.test_diverged_log import LISTENER, SETTINGS, SIZE, table_of
 from tests.contract.test_import_store import FILE_BYTES, TESTS, store_of
 
 ENTRIES_PER_FILE = 100
@@ -279,6 +279,29 @@ def test_a_damaged_record_makes_no_message_of_a_deleted_topic_alive(
     assert [begun["base"] for begun in answer["begun_again"]] == [3] * bool(imported)
     kept = [body for body in bodies_of("b", 0, 6) if body not in lost]
     assert [row["body"] for row in broker.rmq.json("sql", BODIES)] == bodies_of("a", 0, imported) + kept
+    assert broker.rmq.json("audit")["audit"] == []
+
+
+@pytest.mark.parametrize("at", [SIZE + 1, SIZE + 88, 2 * SIZE + 88])
+def test_an_entry_left_over_from_a_lost_end_makes_no_message_one_of_a_deleted_topic(broker: Broker, at: int) -> None:
+    """It points into a sound record, that of the message or the next one. The broker lost the queue's first message with the
+    end of its log, left its offset out ("A broker that leaves out queue offsets when it starts"), and has not written the
+    entry of the next message yet."""
+
+    def files(written: int) -> str:
+        folder = broker.files()
+        file = Path(folder, "consumequeue", "T", "0", f"{0:020}")
+        entries = struct.pack(">qiq", at, SIZE, 0) + file.read_bytes()[UNIT_BYTES : written * UNIT_BYTES]
+        file.write_bytes(entries.ljust(ENTRIES_PER_FILE * UNIT_BYTES, b"\0"))
+        return folder
+
+    broker.sends(*sent("u", 0, 1, "U"), *sent("b", 1, 2), *sent("u", 1, 2, "U"))
+    answer = broker.rmq.json("import-store", files(1), "--broker", "broker-a")
+    assert (answer["messages"], answer["deleted"]) == (3, 0)
+    broker.sends(*sent("b", 2, 4))
+    assert broker.rmq.json("import-store", files(3), "--broker", "broker-a")["messages"] == 2
+    broker.rmq.json("consume", "--group", "g")
+    assert broker.consumed() == bodies_of("b", 1, 4)
     assert broker.rmq.json("audit")["audit"] == []
 
 

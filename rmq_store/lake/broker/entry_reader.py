@@ -17,6 +17,7 @@ from rmq_store.broker_files.consume_queue_file import ConsumeQueueFiles
 from rmq_store.broker_files.file_source import FileSource, LocalFileSource
 from rmq_store.broker_files.queue_generations import QueueKey
 from rmq_store.errors import BadData
+from rmq_store.lake.broker.salvage import HEAD_BYTES, last_head
 from rmq_store.log.commit_log import record_at
 from rmq_store.log.consume_queue import UNIT_BYTES, ConsumeQueueEntry
 from rmq_store.log.record import Record
@@ -40,6 +41,8 @@ _SIZE_BYTES = 4
 """TOTALSIZE of a record: zeros where nothing is written."""
 _ENTRIES_IN_A_ROW = 16
 """Of a queue: one of them should have a record that says its place."""
+_WINDOWS = (1 << 12, 1 << 16, 1 << 20, 1 << 26)
+"""Bytes before a place in which the last record is looked for. No record is longer than the last of them."""
 _THREADS = 16
 """Reads from an object store at once."""
 
@@ -178,6 +181,20 @@ class EntryReader:
         """Whether the log has the record of this queue offset where the entry points; None: it has no whole record there."""
         record = self.record(entry)
         return None if record is None else Place.said_by(record) == (queue.topic, queue.queue_id, queue_offset)
+
+    def is_inside_a_record(self, entry: np.void) -> bool:
+        """Whether the entry points into a record, behind its first byte: it is left over from an end that the log lost."""
+        at = int(entry["commit_log_offset"])
+        file_begin = at - at % self._file_bytes
+        for window in _WINDOWS:
+            begin = max(at - window, file_begin)
+            # The head of a record that begins before the place may end behind it.
+            data = _log_bytes(self._source, self._file_bytes, begin, at + HEAD_BYTES - 1 - begin)
+            if head := last_head(data, begin):
+                return sum(head) > at
+            if begin == file_begin:
+                break
+        return False
 
     def goes_on_behind(self, queue: MessageQueue, commit_log_offset: int) -> bool:
         """Whether the queue has the entry of a message that is further on in the log."""

@@ -47,8 +47,9 @@ def of_a_deleted_topic(reader: EntryReader, run: Run, entries: Entries, salvage:
     still to come, and is set to zeros.
 
     One record of these entries in the log shows that they are this queue's. Where all that were looked at are damaged, the
-    order of the entries counts. No other entry confirms the queue's first one: it counts with its record, and where that is
-    damaged only with ``salvage``, if the next entry follows it.
+    order of the entries counts, unless the first one points into a record: it is left over from an end that the log lost. No
+    other entry confirms the queue's first one: it counts with its record, and where that is damaged only with ``salvage``, if
+    the next entry follows it.
     """
     offsets = np.arange(run.begin, run.slots.end)
     is_later: npt.NDArray[np.bool_] = entries["commit_log_offset"] > run.physical
@@ -68,6 +69,8 @@ def of_a_deleted_topic(reader: EntryReader, run: Run, entries: Entries, salvage:
     is_shown = next((has_record for has_record in shown if has_record is not None), None)
     if is_shown is False:  # the entries are wrong, not the messages: compare raises
         return np.zeros(len(offsets), np.bool_)
+    if is_shown is None and reader.is_inside_a_record(entry):  # the one by which a message is older is left over
+        return np.zeros(len(offsets), np.bool_)
     is_older: npt.NDArray[np.bool_] = is_later & (offsets > first) & (run.physical < entry["commit_log_offset"])
     if is_shown is None:
         is_older &= seen["commit_log_offset"] >= entry["commit_log_offset"]
@@ -75,6 +78,7 @@ def of_a_deleted_topic(reader: EntryReader, run: Run, entries: Entries, salvage:
         has_record = reader.has_record(run.queue, first, entry)
         is_before = run.physical[at] + run.sizes[at] <= entry["commit_log_offset"]
         is_damaged = has_record is None and salvage and is_before and reader.is_followed(run.queue, first)
+        is_damaged = is_damaged and not reader.is_inside_a_record(entry)
         is_older[at] = has_record or is_damaged
     return is_older
 

@@ -25,7 +25,7 @@ _MAGIC = re.compile(
 _SIZE_BYTES = 4
 _OWN_OFFSET_AT = 28  # where a record says its own physical offset
 
-_HEAD_BYTES = _OWN_OFFSET_AT + 8
+HEAD_BYTES = _OWN_OFFSET_AT + 8
 """Of a record: without them ``next_record`` does not find it."""
 
 
@@ -57,7 +57,7 @@ def place_after_damage(source: FileSource, file: MappedFile, damage: Damage) -> 
             if damage.size and is_unwritten(source, file, begin + damage.size):
                 return begin + damage.size
             return None if is_unwritten(source, file, end - BEHIND_BYTES) else end
-        at = end - _HEAD_BYTES + 1  # the bytes may end in the head of a record
+        at = end - HEAD_BYTES + 1  # the bytes may end in the head of a record
 
 
 def record_after_hole(source: FileSource, file: MappedFile, hole: int) -> int | None:
@@ -113,6 +113,14 @@ def next_record(data: bytes, start: int, file_end: int, damaged: int) -> int | N
         if _has_own_offset(data, at, start) and isinstance(item_at(data, at, start, file_end), Record | MoreBytes):
             return start + at
     return None
+
+
+def last_head(data: bytes, start: int) -> tuple[int, int] | None:
+    """The physical offset and TOTALSIZE of the last record whose head ``data`` has whole. None: it has none. ``data`` begins at
+    the physical offset ``start``."""
+    heads = (match.start() - _SIZE_BYTES for match in _MAGIC.finditer(data, _SIZE_BYTES))
+    own = [at for at in heads if _has_own_offset(data, at, start)]
+    return (start + own[-1], int.from_bytes(data[own[-1] : own[-1] + _SIZE_BYTES], "big")) if own else None
 
 
 def _has_own_offset(data: bytes, position: int, start: int) -> bool:
