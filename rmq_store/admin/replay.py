@@ -130,7 +130,13 @@ def first_window(name: str, commits: Sequence[Ctl]) -> Ctl:
     for ctl in commits:
         if ctl.action is Action.CONSUME and ctl.parameter("replay_of") and ctl.request_part == 1:
             return ctl
-    raise WrongUse(f"{name} has replayed nothing here: give the group name that 'rmq replay' printed")
+    raise no_replay(name)
+
+
+def no_replay(name: str) -> WrongUse:
+    """Of a group that has no window of a replay."""
+    what = "is not a replay group" if replayed_group(name) is None else "has replayed nothing here"
+    return WrongUse(f"{name} {what}: give the group name that 'rmq replay' printed")
 
 
 def _attempts_begun(commits: Sequence[Ctl]) -> list[Ctl]:

@@ -226,10 +226,12 @@ def export_sentence(answers: Sequence[Answer]) -> str:
     return "; ".join(parts)
 
 
-def planned_sentence(answer: Answer) -> str:
-    """A run for all planned groups."""
+def planned_sentence(answer: Answer, failed: Mapping[str, str] | None = None) -> str:
+    """A run for all planned groups. ``failed``: the kinds of the errors by group; what such a group committed before counts."""
     groups = f"{answer['groups_with_work']:,} of {_number(answer['planned_groups'], 'planned group')}"
-    return f"{_before(answer)}{_messages(answer['messages'])} of {groups}{_blocked_part(answer)}{_warnings([answer])}"
+    errors = f"; failed: {listed([f'{group} ({kind})' for group, kind in failed.items()])}" if failed else ""
+    before = "" if failed else _before(answer)
+    return f"{before}{_messages(answer['messages'])} of {groups}{errors}{_blocked_part(answer)}{_warnings([answer])}"
 
 
 # --- progress ----------------------------------------------------------------------------------------------------------

@@ -546,6 +546,8 @@ def test_a_planned_run_commits_for_all_groups_and_then_names_those_that_failed(
     assert (groups["fails"]["status"], groups["fails"]["messages"]) == ("failed", 0)
     assert groups["fails"]["error"].startswith("ListenerError: listener no_such_module:Listener")
     assert set(groups) == {"works", "fails"}
+    note = dag_run.get_task_instance("consume").xcom_pull(task_ids="consume", key="rmq_note")
+    assert note == f"{PAYMENTS:,} messages of 2 of 3 planned groups; failed: fails (ListenerError)"
     windows = "SELECT group_name, request_id, parameters FROM windows"
     (window,) = rows(deployed, windows)
     assert (window["group_name"], window["request_id"]) == (
@@ -598,13 +600,13 @@ def test_a_planned_task_is_retried_where_waiting_can_help_a_group(
 ) -> None:
     from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-    from rmq_store.airflow.operators.consume import raise_failed
+    from rmq_store.airflow.operators.consume import failed_groups, raise_failed
 
     reports = [GroupReport(group=f"g{number}", shards=(), error=error) for number, error in enumerate(errors)]
     with pytest.raises(
         AirflowException, match=rf"planned groups failed, .*: g0 \({type(errors[0]).__name__}\)"
     ) as raised:
-        raise_failed([*reports, GroupReport(group="good", shards=())])
+        raise_failed(failed_groups([*reports, GroupReport(group="good", shards=())]), len(reports) + 1)
     assert isinstance(raised.value, AirflowFailException) is not is_retried
 
 

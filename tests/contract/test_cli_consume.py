@@ -479,7 +479,7 @@ def test_a_replay_is_done_once_more_when_somebody_says_why(imported: Rmq) -> Non
     assert imported.json("audit")["audit"] == []
     for wrong in (["-t", "OrderEvents"], ["--from", "0"], ["--until", "5"]):
         assert "reads what the first one read" in imported(*again, *wrong).err
-    assert "has replayed nothing here" in imported("replay", "-g", "orders", "--reprocess", "why").err
+    assert "is not a replay group" in imported("replay", "-g", "orders", "--reprocess", "why").err
     assert "a replay needs --topic and --from" in imported("replay", "-g", "orders").err
 
 
@@ -521,7 +521,7 @@ def test_diff_says_which_messages_another_listener_ended_differently(imported: R
     assert lines_of(told)["messages"] == "100 of 4,200 ended differently; 7 are shown, --limit N shows more"
     assert imported("diff", "-g", name, "--attempts", "1", "2").exit_code == 0
     assert "has the attempts 1 to 3" in imported("diff", "-g", name, "--attempts", "1", "4").err
-    assert "has replayed nothing here" in imported("diff", "-g", "orders").err
+    assert "is not a replay group" in imported("diff", "-g", "orders").err
     query = (
         "select attempt, outcome, sum(end_offset - begin_offset) as n from attempt_outcomes group by all order by all"
     )

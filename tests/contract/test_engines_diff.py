@@ -168,7 +168,7 @@ def test_attempts_that_are_not_there_are_refused(world: World) -> None:
     for asked in ((1, 3), (2, 2), (0, 1)):
         with pytest.raises(WrongUse, match=f"{NAME} has the attempts 1 to 2: choose two of them, not {asked[0]} and"):
             world.diff(NAME, asked)
-    with pytest.raises(WrongUse, match="billing has replayed nothing here"):
+    with pytest.raises(WrongUse, match="billing is not a replay group"):
         world.diff("billing")
 
 

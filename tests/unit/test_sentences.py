@@ -198,3 +198,8 @@ def test_an_earlier_try_of_a_step_that_records_no_request_is_not_left_out() -> N
 def test_a_delivery_that_failed_in_some_shards_does_not_say_what_waits() -> None:
     sentence = sentences.deliver_sentence([DELIVERED], failed={"b": "HeldByAnother", "c": "LogDamaged"})
     assert sentence == "1 message delivered; failed in shard b (HeldByAnother), c (LogDamaged)"
+
+
+def test_a_run_of_planned_groups_names_those_that_failed() -> None:
+    sentence = sentences.planned_sentence(PLANNED | {"groups_with_work": 3}, {"b": "ListenerError", "c": "LogDamaged"})
+    assert sentence == "5 messages of 3 of 3 planned groups; failed: b (ListenerError), c (LogDamaged)"

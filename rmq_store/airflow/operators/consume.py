@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
@@ -247,7 +247,6 @@ class RmqConsumePlannedOperator(RmqOperator):
         with deployment.engines(None, [group.listener for group in groups]) as engines:
             report = consume_all(store, groups, request, engines.for_window, Host(), finished=finished)
         context["ti"].xcom_push("groups", rows)  # also where the task fails, which returns nothing
-        raise_failed(report.groups)
         if not rows:
             nothing_to_do(
                 context, f"planned groups: {len(groups)}; all messages up to the window's upper bound are consumed"
@@ -264,11 +263,15 @@ class RmqConsumePlannedOperator(RmqOperator):
                 "warnings": list(report.warnings),
             }
         )
+        failed = failed_groups(report.groups)
+        if rows:
+            names = {group: type(error).__name__ for group, error in failed.items()}
+            self.note(context, planned_sentence(answer, names))
+        if failed:
+            raise_failed(failed, len(groups))
         for group in report.groups if OFFSETS_COMMITTED in self.outlets else ():
             summaries = [shard.summary() for shard in group.shards]
             report_offsets(context, REPORTED, group.group, summaries, self.hook.secrets)
-        if rows:
-            self.note(context, planned_sentence(answer))
         return answer
 
     def _row(self, report: GroupReport) -> Answer:
@@ -285,11 +288,14 @@ class RmqConsumePlannedOperator(RmqOperator):
         return row | {"status": status, "error": logged_error(report.error, self.hook)}
 
 
-def raise_failed(reports: Sequence[GroupReport]) -> None:
-    """Raise what names the groups with errors. A group that another run holds has none: a later run consumes for it."""
-    errors = {one.group: one.error for one in reports if one.error and not isinstance(one.error, HeldByAnother)}
-    if errors:
-        names = listed([f"{group} ({type(error).__name__})" for group, error in errors.items()])
-        text = f"{len(errors)} of {len(reports)} planned groups failed, the others are committed: {names}"
-        can_wait = any(isinstance(one, WORTH_A_RETRY) or not isinstance(one, RmqError) for one in errors.values())
-        raise AirflowException(text) if can_wait else AirflowFailException(text)
+def failed_groups(reports: Sequence[GroupReport]) -> dict[str, Exception]:
+    """The errors by group. A group that another run holds has none: a later run consumes for it."""
+    return {one.group: one.error for one in reports if one.error and not isinstance(one.error, HeldByAnother)}
+
+
+def raise_failed(errors: Mapping[str, Exception], planned_groups: int) -> NoReturn:
+    """Raise what names the groups with errors."""
+    names = listed([f"{group} ({type(error).__name__})" for group, error in errors.items()])
+    text = f"{len(errors)} of {planned_groups} planned groups failed, the others are committed: {names}"
+    can_wait = any(isinstance(one, WORTH_A_RETRY) or not isinstance(one, RmqError) for one in errors.values())
+    raise AirflowException(text) if can_wait else AirflowFailException(text)

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any
 
+from rmq_store.admin.replay import no_replay
 from rmq_store.admin.sentences import blocked_warnings
 from rmq_store.commit.claim import Held
 from rmq_store.commit.ctl import Action
@@ -75,7 +76,7 @@ def shards_with_windows(shards: Iterable[Shard], name: str) -> list[Shard]:
     """The shards in which a replay group has had windows. Raises WrongUse when there is none."""
     having = [shard for shard in shards if has_windows(shard, name)]
     if not having:
-        raise WrongUse(f"{name} has replayed nothing here: give the group name that 'rmq replay' printed")
+        raise no_replay(name)
     return having
 
 
