@@ -214,6 +214,11 @@ COMMITS = (
         deep=True,
     ),
     Guard(
+        "lake.table.delta_log:DeltaLog.refresh_if_older",
+        cases(BACKUP, "a_window_is_refused_in_a_folder_whose_restored_log_ends_where_it_has_read"),
+        ((" or self._is_freed()", ""),),
+    ),
+    Guard(
         "lake.table.delta_log:DeltaLog._is_freed",
         cases(
             CHECKPOINT,

@@ -477,6 +477,19 @@ def test_a_window_that_outlives_a_restore_in_place_commits_nothing(lake: Lake, o
     assert lake.audit() == []
 
 
+def test_a_window_is_refused_in_a_folder_whose_restored_log_ends_where_it_has_read(lake: Lake, tmp_path: Path) -> None:
+    copy = backup_of(lake, tmp_path / "copy")
+
+    def restored() -> None:
+        shutil.move(lake.folder, tmp_path / "aside")
+        backup_of(copy, lake.folder)
+        lake.reset("2026-01-01-new", 3)  # as many entries as the claim was
+
+    with pytest.raises(StaleAttempt, match="was claim 1 and is claim 0"):
+        before_its_commit(lake, restored).consume()
+    assert lake.audit() == []
+
+
 def test_a_window_that_was_committed_after_a_restore_in_place_is_named(
     lake: Lake, outlived: Callable[[], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:

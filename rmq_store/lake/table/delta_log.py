@@ -134,8 +134,9 @@ class DeltaLog:
             most = LOG_REQUESTS
 
     def refresh_if_older(self, age_ms: int, now_ms: int) -> None:
-        """``refresh``, unless the end of the log was known less than ``age_ms`` ago. ``now_ms``: the store's time."""
-        if abs(now_ms - self.view.known_ms) >= age_ms:
+        """``refresh``, unless the end of the log was known less than ``age_ms`` ago, and a folder still has what was read: else
+        the log was replaced, as by a restore in place. ``now_ms``: the store's time."""
+        if abs(now_ms - self.view.known_ms) >= age_ms or self._is_freed():
             self.refresh()
 
     def is_as_read(self) -> bool:
