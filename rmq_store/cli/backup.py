@@ -53,6 +53,8 @@ def backup(
     output.table(rows, _COLUMNS, empty="no shards yet")
     for name in report.copied_descriptions:
         output.line(f"{name}: {'would be copied' if dry_run else 'copied'}")
+    for name in report.left_out:
+        output.line(f"{name}: damaged, and left out of the backup, which has the checkpoint with what it said")
     status = "dry_run" if dry_run else "done" if report.is_new else "already_there"
     output.answer(
         {
@@ -61,6 +63,7 @@ def backup(
             "store_id": report.store_id,
             "tables": rows,
             "descriptions": list(report.copied_descriptions),
+            "left_out": list(report.left_out),
         },
         f"store {report.store_id} at {report.target}",
     )

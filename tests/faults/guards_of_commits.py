@@ -195,6 +195,12 @@ COMMITS = (
         + cases("tests/faults/test_backup.py", "after_a_restore_in_place_under_a_running_process_the_log_is_refused"),
     ),
     Guard(
+        "lake.maintain.backup:_check_history",
+        cases(BACKUP, "a_backup_without_the_entry_of_its_checkpoint_takes_no_other_history"),
+        ((", *numbers_of(CHECKPOINT, names)", ""),),
+        deep=True,
+    ),
+    Guard(
         "lake.table.delta_log:_given_up",
         cases(LOG, "a_failure_is_reported_only_when_nothing_can_be_in_the_log"),
         (("if step.settled", "if True"),),

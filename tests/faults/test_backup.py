@@ -501,15 +501,80 @@ def test_a_window_that_was_committed_after_a_restore_in_place_is_named(
     assert "which the log does not have" in str(found[0].detail)
 
 
-@pytest.mark.parametrize("size", [0, 300])
-def test_a_damaged_entry_that_a_checkpoint_covers_stops_no_commit(lake: Lake, tmp_path: Path, size: int) -> None:
-    """Neither in the store nor in its backup: nothing is read of it any more."""
+def emptied(file: Path) -> None:
+    os.truncate(file, 0)
+
+
+def cut_in_an_action(file: Path) -> None:
+    os.truncate(file, 300)
+
+
+def of_unknown_action(file: Path) -> None:
+    file.write_bytes(file.read_bytes().replace(b'{"add":', b'{"adf":', 1))
+
+
+def folder_in_its_place(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+
+
+@pytest.mark.parametrize("damage", [emptied, cut_in_an_action, of_unknown_action, folder_in_its_place])
+@pytest.mark.parametrize("number", [-1, -2])
+def test_a_damaged_entry_that_a_checkpoint_covers_is_named_and_stops_nothing(
+    lake: Lake, tmp_path: Path, damage: Callable[[Path], None], number: int
+) -> None:
+    """Nothing is read of it any more. A backup is without it, and the next one continues that."""
     write_checkpoint(lake.shard.commitlog)
-    os.truncate(entry(lake, -1), size)
-    copy = backup_of(lake, tmp_path / "copy")
-    for store in (lake, copy):
+    damaged = entry(lake, number)
+    damage(damaged)
+    (finding,) = lake.audit()
+    name = f"commitlog/_delta_log/{damaged.name}"
+    assert (finding.problem, finding.file) == (Problem.COVERED_ENTRY_DAMAGED, name)
+    assert f"{damaged.name} is" in commit_logs_found(lake.store.root)
+    first = back_up(lake, tmp_path / "copy")
+    assert first.left_out == ((f"{SHARD}/{name}",) if number == -1 else ())
+    copy = replace(lake, folder=tmp_path / "copy")
+    restored = copied(copy, tmp_path / "restored")
+    assert_is_a_store(restored)
+    for store in (restored, lake):
         assert store.consume().status == "committed"
-        assert_is_a_store(store)
+        assert not any(report.differs for report in check(store.shard))
+    assert_is_a_store(restored)
+    write_checkpoint(lake.shard.commitlog)
+    assert back_up(lake, copy.folder).left_out == ()
+    assert_is_a_store(copy)
+    assert {one.problem for one in lake.audit()} == {Problem.COVERED_ENTRY_DAMAGED}
+    with pytest.raises(WrongUse, match="not an entry of"):  # each has a window of its own
+        back_up(restored, copy.folder)
+
+
+@pytest.mark.parametrize("is_copied", [False, True])
+def test_a_backup_without_the_entry_of_its_checkpoint_takes_no_other_history(
+    lake: Lake, tmp_path: Path, is_copied: bool
+) -> None:
+    """``is_copied``: as by an earlier version, which copied the damaged entry."""
+    older = copied(lake, tmp_path / "older")
+    lake.consume()
+    write_checkpoint(lake.shard.commitlog)
+    damaged, copy = entry(lake, -1), tmp_path / "copy"
+    os.truncate(damaged, 300)
+    back_up(lake, copy)
+    if is_copied:
+        shutil.copy(damaged, copy / damaged.relative_to(lake.folder))
+    for number in range(3):
+        older.reset(f"2026-01-01-o{number}", number)
+        older.consume(f"2026-01-01-o{number}")
+    with pytest.raises(WrongUse, match="not an entry of"):
+        back_up(older, copy)
+    write_checkpoint(older.shard.commitlog)
+    with pytest.raises(WrongUse, match="not an entry of"):
+        back_up(older, copy)
+    lake.deliver("2026-01-01-d")
+    write_checkpoint(lake.shard.commitlog)
+    clean(lake)
+    assert back_up(lake, copy).left_out == ()
+    found = {one.problem for one in replace(lake, folder=copy).audit()}
+    assert found == ({Problem.COVERED_ENTRY_DAMAGED} if is_copied else set())
 
 
 # --- copies by other tools -------------------------------------------------------------------------------------------

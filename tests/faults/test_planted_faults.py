@@ -47,6 +47,7 @@ from rmq_store.lake.commit.dispatch import dispatch
 from rmq_store.lake.commit.rebuild import rebuild
 from rmq_store.lake.maintain.compact import CompactRequest, compact
 from rmq_store.lake.sql.sql import query
+from rmq_store.lake.table.checkpoint import write_checkpoint
 from rmq_store.lake.table.delta_table import CONFIGURATION
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
@@ -335,6 +336,11 @@ def no_nulls_by_the_log(at: PlantedShard) -> None:
 def damaged_checkpoint(at: PlantedShard) -> None:
     (at.folder() / "_delta_log" / f"{3:020}.checkpoint.parquet").write_bytes(b"PAR1 no checkpoint PAR1")
     at.set_hint('{"version": 3}')
+
+
+def damaged_covered_entry(at: PlantedShard) -> None:
+    write_checkpoint(at.shard.commitlog)
+    at.entries()[-2].write_bytes(b"")
 
 
 def reason_altered(at: PlantedShard) -> None:
@@ -785,6 +791,7 @@ FAULTS: dict[str, tuple[Plant, Problem]] = {
     "a message file that is an archive by the log": (of_another_kind, Problem.FILE_OF_ANOTHER_KIND),
     "a later entry that makes a message file an archive": (of_another_kind_later, Problem.FILE_OF_ANOTHER_KIND),
     "a damaged checkpoint": (damaged_checkpoint, Problem.CHECKPOINT_UNREADABLE),
+    "a damaged entry that a checkpoint covers": (damaged_covered_entry, Problem.COVERED_ENTRY_DAMAGED),
     "a damaged hint at a checkpoint": (
         lambda at: at.set_hint("{", "offsets"),
         Problem.CHECKPOINT_UNREADABLE,

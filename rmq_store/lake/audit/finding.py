@@ -55,6 +55,7 @@ class Problem(StrEnum):
     CHECKPOINT_UNREADABLE = "checkpoint not readable"
     # ``log_actions.py``: the entries of the logs.
     LOG_ENTRY_NOT_VALID = "log entry not valid"
+    COVERED_ENTRY_DAMAGED = "covered log entry damaged"
     # ``segments.py``: the queues and the rows of their messages.
     FILE_IN_NO_SEGMENT = "file in no segment"
     REPLACED_FILE_LIVE = "replaced file live"
@@ -231,6 +232,13 @@ ADVICE: Mapping[Problem, Advice] = {
         "other engines cannot read the table, or read other files, and no checkpoint of it can be written",
         "Of metaData.format, run 'rmq upgrade': an earlier version of rmq wrote it so. Else compare the entry with that of a "
         "backup, and restore it under the same name. " + _RESTORE_LOG,
+    ),
+    Problem.COVERED_ENTRY_DAMAGED: Advice(
+        "an entry of a table's log is damaged, and a checkpoint has what it said: nothing is lost, and rmq reads and writes "
+        "the table as before. What the log was before the checkpoint can no longer be compared, and other engines cannot read "
+        "the table as of a version before it",
+        "Do not delete the entry: a process that is behind may take its name for the end of the log. 'rmq maintain' deletes it "
+        "once a later checkpoint is two hours old. Find out what damaged it: the disk or the program may damage other files.",
     ),
     Problem.FILE_IN_NO_SEGMENT: Advice(
         "no commit put these messages into a queue: they count twice in SQL, or no group reads them",

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 from urllib.parse import unquote
 
 from rmq_store.lake.audit.finding import Finding, Problem
+from rmq_store.lake.table.checkpoint import damaged_covered_entries
 from rmq_store.lake.table.delta_entry import DELETION_VECTOR, encoded
 from rmq_store.lake.table.delta_log import LOG_FOLDER, LogCleaned
 from rmq_store.lake.table.delta_table import LakeTable
@@ -94,8 +95,11 @@ _BLANK = " \t\r"
 
 
 def log_actions(shard: str, name: str, table: LakeTable) -> Iterator[Finding]:
-    """The entries of a table's log with wrong values. ``name``: of the table. Only those behind the checkpoint are read: before
-    it the Delta library has read them."""
+    """The entries of a table's log with wrong values. ``name``: of the table. Only those behind the checkpoint are compared:
+    the others the Delta library has read, and of these the damaged ones are named."""
+    for entry, damage in damaged_covered_entries(table).items():
+        file = f"{name}/{LOG_FOLDER}/{entry}"
+        yield Finding(shard=shard, problem=Problem.COVERED_ENTRY_DAMAGED, file=file, detail=damage)
     try:
         entries = table.log.read_again(table.log.view.checkpoint + 1)
     except LogCleaned:  # a newer checkpoint has them

@@ -4,7 +4,8 @@ A version of a table is its log up to there, and the data files that this part o
 
 1. read the logs: of a shard the derived tables first, then the commit log, so that no derived table is ahead of it;
 2. copy the data files that the target lacks;
-3. copy the logs, of a shard the commit log first: the newest checkpoint, then the entries behind it, in order;
+3. copy the logs, of a shard the commit log first: the newest checkpoint, then the entries behind it, in order. The entry of
+   the checkpoint is left out where it is damaged: nothing needs it;
 4. copy the entries of the shards, and last ``store.json``.
 
 At each moment the target has, of each table, a version with all its files: that of the last backup, or a later one. So a
@@ -14,7 +15,7 @@ backup can be stopped anywhere, and the next one does the rest. Nothing is delet
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 from urllib.parse import unquote
@@ -22,12 +23,12 @@ from zlib import crc32
 
 import pyarrow.parquet as pq
 
-from rmq_store.errors import BadData, MissingFile, StoreUnusable, WrongUse
-from rmq_store.lake.commit.cursor import refuse_other_history
+from rmq_store.errors import BadData, LogDamaged, MissingFile, StoreUnusable, WrongUse
+from rmq_store.lake.commit.cursor import HALF, ctl_files, holds, refuse_other_history
 from rmq_store.lake.maintain.vacuum import files_of_segments
-from rmq_store.lake.table.checkpoint import checkpoint_name
+from rmq_store.lake.table.checkpoint import checkpoint_name, damaged_covered_entries
 from rmq_store.lake.table.delta_entry import entry_name, parse_entry
-from rmq_store.lake.table.delta_log import ENTRY, LOG_FOLDER, LogCleaned
+from rmq_store.lake.table.delta_log import CHECKPOINT, ENTRY, LOG_FOLDER, LogCleaned, numbers_of
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.parallel import in_parallel
@@ -64,6 +65,8 @@ class BackupReport:
     tables: tuple[TableCopy, ...]
     copied_descriptions: tuple[str, ...]
     """``store.json`` and the entries of shards that the target lacked, or had otherwise."""
+    left_out: tuple[str, ...] = ()
+    """Damaged entries of logs that are not copied, by name below the root: a checkpoint has what they said."""
 
     @property
     def is_new(self) -> bool:
@@ -85,6 +88,8 @@ class _Version:
     """The sizes in bytes by path below the table: of the live files, and of those that segments name."""
     earlier: Mapping[str, int]
     """The same of other files that were live between the checkpoint and this version. One that is gone is not needed."""
+    left_out: tuple[str, ...]
+    """As in ``BackupReport``."""
 
 
 @dataclass(slots=True)
@@ -140,7 +145,9 @@ def backup(store: LakeStore, target: Root, *, dry_run: bool = False, progress: P
             _copy_log(copy, target)
         for name, content in described.items():
             target.replace(name, content)
-    return BackupReport(target.location, store.store_id, tuple(copy.report() for copy in copies), tuple(described))
+    left_out = tuple(name for version in versions for name in version.left_out)
+    tables = tuple(copy.report() for copy in copies)
+    return BackupReport(target.location, store.store_id, tables, tuple(described), left_out)
 
 
 def _lacking_descriptions(
@@ -190,17 +197,16 @@ def _check_history(version: _Version, target: Root, stored: Mapping[str, int]) -
     """Raise WrongUse when the table at the target is not an earlier version of this one."""
     table = version.table
     folder = f"{table.path}/{LOG_FOLDER}/"
-    newest = max((_number_of(name) for name in stored if name.startswith(folder)), default=-1)
+    names = [name.removeprefix(folder) for name in stored if name.startswith(folder)]
+    newest = max([*numbers_of(ENTRY, names), *numbers_of(CHECKPOINT, names)], default=-1)
     if newest < 0:
         return
     name, view = f"{folder}{entry_name(newest)}", table.log.view
-    theirs = target.read(name)
     if newest > view.checkpoint:
-        is_same = crc32(theirs) == view.checksums.get(newest)
+        is_same = name in stored and crc32(target.read(name)) == view.checksums.get(newest)
     elif table is version.shard.commitlog:
         # The entry may be cleaned up, and its name filled again, but its commits are still there.
-        ids = parse_entry(theirs, newest, target.uri_of(name)).commit_ids
-        is_same = not ids or version.shard.ctl_of(ids[0]) is not None
+        is_same = all(holds(version.shard, commit_id[:HALF]) for commit_id in _newest_commits(version, target, newest))
     else:  # a reader of the copy begins at this checkpoint, or at a later one, which the copy gets
         is_same = all(target.read(one) == content for one, content in version.log.items() if one in stored)
     if is_same:
@@ -213,6 +219,21 @@ def _check_history(version: _Version, target: Root, stored: Mapping[str, int]) -
         f"{target.uri_of(name)} is not an entry of {table.root.uri_of(table.path)}: {rebuilt}something has written to the "
         f"backup, or the store was replaced by an older copy since. {advice}"
     )
+
+
+def _newest_commits(version: _Version, target: Root, newest: int) -> Iterable[str]:
+    """The commits in the newest entry of the commit log at the target. Where this was left out of the backup, or is damaged,
+    one for each file of records that the checkpoint of that version has."""
+    name = f"{version.table.path}/{LOG_FOLDER}/{entry_name(newest)}"
+    try:
+        return parse_entry(target.read(name), newest, target.uri_of(name)).commit_ids
+    except (FileNotFoundError, LogDamaged):
+        theirs = Shard(target, version.shard.name).commitlog
+        if theirs.log.view.checkpoint != newest:
+            raise
+    ids = ctl_files(theirs).column("min.commit_id").to_pylist()
+    known = {*ctl_files(version.table).column("min.commit_id").to_pylist()}
+    return [commit_id for commit_id in ids if commit_id and commit_id not in known]
 
 
 def _lacking(version: _Version, stored: Mapping[str, int]) -> _Copy:
@@ -241,6 +262,7 @@ def _version(shard: Shard, table: LakeTable, segments: frozenset[str] | set[str]
     """The version that the table's handle has read. ``segments``: files that are needed, live or not."""
     view, root = table.log.view, table.root
     log = dict[str, bytes]()
+    left_out: tuple[str, ...] = ()
     earlier = {file.path: file.size for file in view.files.recent}
     live = table.files()
     needed = dict(zip(live.column("path").to_pylist(), live.column("size_bytes").to_pylist(), strict=True))
@@ -248,7 +270,8 @@ def _version(shard: Shard, table: LakeTable, segments: frozenset[str] | set[str]
     try:
         if view.checkpoint >= 0:
             name = f"{folder}/{entry_name(view.checkpoint)}"
-            own, _ = root.look_at(name)  # before the checkpoint, which a clean-up deletes first
+            left_out = tuple(f"{folder}/{one}" for one in damaged_covered_entries(table, view.checkpoint))
+            own, _ = (None, 0) if name in left_out else root.look_at(name)  # a clean-up deletes the checkpoint first
             log[checkpoint] = root.read(checkpoint)
             earlier |= _files_of(log[checkpoint])
             if own is not None:
@@ -265,6 +288,7 @@ def _version(shard: Shard, table: LakeTable, segments: frozenset[str] | set[str]
         log=log,
         needed=needed,
         earlier={path: size for path, size in earlier.items() if path not in needed},
+        left_out=left_out,
     )
 
 

@@ -11,16 +11,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from io import BytesIO
 from typing import Any
 
 import pyarrow.parquet as pq
 
 from rmq_store.commit.append import VIEW_TRUST_MS
-from rmq_store.errors import BadData
-from rmq_store.lake.table.delta_entry import with_maps
+from rmq_store.errors import BadData, LogDamaged, MissingFile, OtherFormat
+from rmq_store.lake.table.delta_entry import Entry, entry_name, parse_entry, with_maps
 from rmq_store.lake.table.delta_log import CHECKPOINT, ENTRY, LAST_CHECKPOINT, LOG_FOLDER, LogCleaned, numbers_of
 from rmq_store.lake.table.delta_table import LakeTable
+from rmq_store.lake.table.parallel import LOG_REQUESTS, in_parallel
 from rmq_store.lake.table.second_reader import check_files, second_reading
 
 CHECKPOINT_EVERY = 100
@@ -78,6 +80,37 @@ def check_log(table: LakeTable) -> None:
     OSError as it, also where this version has a checkpoint, and LogCleaned when a clean-up came in between."""
     _, log = _log_of(table)
     check_files(table, second_reading(log, table.root.uri_of(table.path)).files, log)
+
+
+def damaged_covered_entries(table: LakeTable, first: int = 0) -> dict[str, str]:
+    """The damaged entries of the log that are not read because the checkpoint of the table's handle has what they said: by
+    name, the damage in words. What is before a restart of a derived table is why it was restarted, and does not count.
+    ``first``: the version from which on they are read."""
+    names, _ = table.root.names_in(f"{table.path}/{LOG_FOLDER}", f"{first:020d}")
+    versions = [version for version in numbers_of(ENTRY, names) if first <= version <= table.log.view.checkpoint]
+    read = in_parallel(table.root, partial(_covered_entry, table), versions, LOG_REQUESTS)
+    damage: dict[str, str] = {}
+    for version, entry in zip(versions, read, strict=True):
+        if isinstance(entry, str):
+            damage[entry_name(version)] = entry
+        elif entry is not None and entry.is_restart:
+            damage.clear()
+    return damage
+
+
+def _covered_entry(table: LakeTable, version: int) -> Entry | str | None:
+    """The entry, or its damage in words; None when a clean-up has deleted it."""
+    name = f"{table.path}/{LOG_FOLDER}/{entry_name(version)}"
+    where = table.root.uri_of(name)
+    try:
+        content, _ = table.root.look_at(name)
+        return None if content is None else parse_entry(content, version, where)
+    except MissingFile:
+        return f"{where} is not a file"
+    except LogDamaged as error:
+        return error.facts
+    except OtherFormat:  # a checkpoint that had it would not be read
+        return f"{where} is damaged: it has an action that is not known"
 
 
 def _log_of(table: LakeTable) -> tuple[int, dict[str, bytes]]:

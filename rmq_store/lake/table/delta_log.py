@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rmq_store.commit.append import Append, NameState, PutAnswer, Request, Verdict, is_young
-from rmq_store.errors import CommitOutcomeUnknown, LogDamaged, MissingFile, RmqError, StoreUnusable, clause
+from rmq_store.errors import CommitOutcomeUnknown, LogDamaged, MissingFile, OtherFormat, RmqError, StoreUnusable, clause
 from rmq_store.lake.table.delta_entry import (
     DELETION_VECTOR,
     END_BYTES,
@@ -166,7 +166,7 @@ class DeltaLog:
         try:
             content, _ = self._look_at(self._name(version))
             return () if content is None or self._is_freed() else self._parsed(version, content).commit_ids
-        except LogDamaged:  # the checkpoint has all that is needed of it
+        except (LogDamaged, OtherFormat):  # the checkpoint has all that is needed of it
             return ()
 
     def read_again(self, first: int) -> dict[str, bytes]:
