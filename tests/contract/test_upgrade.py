@@ -11,6 +11,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from demo.archives import unpack
+from rmq_store.commit.positions import Claim, own_id, sub_id
 from rmq_store.errors import OtherFormat
 from rmq_store.lake.table import tables
 from rmq_store.lake.table.delta_table import CONFIGURATION
@@ -21,6 +22,7 @@ from tests.faults.stores import Lake
 from tests.foreign_tools import protocol_ignored
 
 ARCHIVE = Path(__file__).parents[1] / "data" / "store-format-1.tar.gz"
+FIRST_ARCHIVE = ARCHIVE.with_name("store-format-1-first.tar.gz")
 TABLES = ["s1/commitlog", "s1/commits", "s1/consumequeue", "s1/offsets"]
 
 
@@ -88,6 +90,21 @@ def test_other_readers_open_tables_after_an_upgrade_from_a_checkpoint(
     assert _unreadable(old) == []
     assert rmq.json("audit", "--full")["audit"] == []
     assert old.consume("2026-01-02-next").status == "committed"
+
+
+def test_a_store_of_the_first_version_audits_cleanly_after_an_upgrade(rmq: Rmq) -> None:
+    """Windows of two groups, a reset, deliveries and a redrive. Its commits record a claim by its scope, and no position has
+    the subscription of a group."""
+    unpack(FIRST_ARCHIVE, rmq.folder)
+    old = Lake(rmq.root)
+    assert rmq.json("upgrade")["status"] == "upgraded"
+    assert old.audit() == []
+    assert old.consume("2026-01-02-next").status == "committed"
+    assert old.audit() == []
+    claims = {own_id("A"): Claim(3, 0).packed(), sub_id("A"): 7, sub_id("billing"): 7}
+    old.shard.commitlog.put([], claims, host=old.host)
+    details = sorted(str(finding.detail).partition(":")[0] for finding in old.audit())
+    assert details == ["a claim", "sub/A", "sub/billing"]
 
 
 @pytest.fixture

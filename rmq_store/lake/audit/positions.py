@@ -19,6 +19,7 @@ from rmq_store.commit.positions import (
     diverged_id,
     import_id,
     kind_of,
+    own_id,
     queue_of,
     send_id,
     sub_id,
@@ -93,6 +94,16 @@ FROM (
 """A claim and its renewals set the end of the lease. A release ends it, and so does the commit that names the claim's."""
 
 
+_EARLY_CLAIMS = """
+SELECT shard, scope, max(number) AS number FROM (
+    SELECT shard, TRY_CAST(regexp_extract(parameters, '^[{]"claim":([0-9]+),', 1) AS BIGINT) AS number,
+        regexp_extract(parameters, '"scope":"([^"]*)"[}]$', 1) AS scope
+    FROM ctl WHERE action = 'claim'
+) c WHERE number IS NOT NULL AND scope <> '' GROUP BY shard, scope
+"""
+"""The claims of versions that recorded the scope of a claim and its number, and no end of a lease."""
+
+
 def _differing(kind: PositionKind, expected: str, keys: Sequence[str]) -> str:
     """The statement for the positions of a kind that differ from those expected; an absent one is 0."""
     same = " AND ".join(f"p.{key} = e.{key}" for key in keys)
@@ -141,16 +152,19 @@ SELECT shard, topics, count(*) AS sends FROM (
 ) s WHERE topics <> '' GROUP BY shard, topics
 """
 
-_SUBSCRIPTIONS = """
-SELECT shard, group_name, subscription, subscription_version FROM (
-    SELECT shard, split_part(group_name, '@', 1) AS group_name, subscription, subscription_version,
+_SUBSCRIPTIONS = f"""
+SELECT s.shard, group_name, subscription, subscription_version,
+    f.read_version IS NULL OR s.read_version < f.read_version AS is_early
+FROM (
+    SELECT shard, split_part(group_name, '@', 1) AS group_name, subscription, subscription_version, read_version,
         row_number() OVER (
             PARTITION BY shard, split_part(group_name, '@', 1) ORDER BY read_version DESC, commit_id DESC
         ) AS from_last
     FROM ctl
     WHERE (action = 'consume' AND subscription IS NOT NULL) OR (action = 'delete' AND group_name NOT LIKE '%@%')
-) s WHERE from_last = 1 AND subscription IS NOT NULL
+) s LEFT JOIN ({FIRST_LISTED}) f ON f.shard = s.shard WHERE from_last = 1 AND subscription IS NOT NULL
 """
+"""``is_early``: as of ``_RARE``."""
 
 _TEXTS_OF_SUBSCRIPTIONS = """
 SELECT shard, subscription, min(commit_id) AS commit_id, max(group_name) AS group_name FROM ctl
@@ -183,6 +197,7 @@ TEXTS = (
     *_COMPARED.values(),
     _RARE,
     _LOST_CLAIMS,
+    _EARLY_CLAIMS,
     _SENDS,
     _SUBSCRIPTIONS,
     _TEXTS_OF_SUBSCRIPTIONS,
@@ -199,7 +214,7 @@ _NO_OBJECT = "parameters that are no JSON object"
 
 def positions(ask: Ask) -> Iterator[Finding]:
     """The positions that are not what the commits made them."""
-    *compared, rare, lost_claims, sends, subscriptions, texts, actions, parameters, stored, unknown = (
+    *compared, rare, lost_claims, early_claims, sends, subscriptions, texts, actions, parameters, stored, unknown = (
         answer.to_pylist() for answer in ask(TEXTS)
     )
     for row in actions:
@@ -223,14 +238,21 @@ def positions(ask: Ask) -> Iterator[Finding]:
             yield _not_understood(row, wrong)
         else:
             understood.append(row | {"parameters": read})
+    early = {(row["shard"], own_id(*row["scope"].split("/"))): row["number"] for row in early_claims}
     for what, rows in zip(_COMPARED, compared, strict=True):
         for row in rows:
+            if _is_early_claim(row, early):
+                continue
             stored_, expected_ = (_shown(row.get("app_id") or "", row[name]) for name in ("stored", "expected"))
             yield _finding(row, f"{what}: {stored_}, by the commits {expected_}")
     expected = _of_rare(understood) | _of_sends(sends) | _of_subscriptions(subscriptions)
+    # The first versions recorded the subscription of a window, and set no position.
+    unset = {(row["shard"], sub_id(row["group_name"])) for row in subscriptions if row["is_early"]}
     values = {(row["shard"], row["app_id"]): row["value"] for row in stored}
     for shard, app_id in sorted(expected.keys() | values.keys()):
         pair = expected.get((shard, app_id)), values.get((shard, app_id))
+        if pair[1] is None and (shard, app_id) in unset:
+            continue
         if (pair[0] or 0) != (pair[1] or 0):
             yield _finding(
                 {"shard": shard}, f"{app_id}: {_shown(app_id, pair[1])}, by the commits {_shown(app_id, pair[0])}"
@@ -238,6 +260,13 @@ def positions(ask: Ask) -> Iterator[Finding]:
     yield from _import_times(understood, stored)
     for row in unknown:
         yield _finding({"shard": row["shard"]}, f"{row['app_id']}: {row['value']}, of a kind that no commit sets")
+
+
+def _is_early_claim(row: Row, early: Mapping[tuple[str, str], int]) -> bool:
+    """Whether a row of the claims that differ has a claim as an early version recorded it, and no later one. ``early``: the
+    numbers of these claims, by shard and application id."""
+    number = early.get((row["shard"], row.get("app_id") or ""))
+    return number is not None and not row["expected"] and Claim.of(row["stored"]).number == number
 
 
 def _not_understood(row: Row, what: str) -> Finding:
