@@ -170,6 +170,7 @@ def _opened(limits: QueryLimits | None, interrupted: threading.Event) -> tuple[d
     connection.execute("SET enable_progress_bar = false")
     if limits is not None:  # DuckDB 2.0 ignores it in its configuration
         connection.execute(f"SET max_temp_directory_size = '{limits.spill_bytes >> 10}KiB'")
+    connection.execute("SET GLOBAL TimeZone = 'UTC'")  # as all times of the store; else that of the process
     connection.execute("SET lock_configuration = true")
     return connection, scratch
 
