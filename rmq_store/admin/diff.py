@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import itemgetter
+from shlex import quote
 from typing import NamedTuple, Protocol
 
 from rmq_store.admin.replay import first_window
@@ -216,7 +217,7 @@ def attempts_of(name: str, commits: Sequence[Ctl]) -> list[AttemptDone]:
 
 def chosen(name: str, numbers: tuple[int, int] | None, count: int) -> tuple[int, int]:
     """The numbers of the attempts to compare, of ``count``; None: the last two. Raises WrongUse."""
-    again = f"'rmq replay --group {name} --reprocess REASON' makes the next one"
+    again = f"'rmq replay --group {quote(name)} --reprocess REASON' makes the next one"
     if count < 2:
         raise WrongUse(f"{name} has one attempt, and nothing to compare it with; {again}")
     numbers = numbers or (count - 1, count)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from shlex import quote
 
 from rmq_store.admin.offset_moves import next_epoch
 from rmq_store.commit.ctl import Action, Ctl, Moved, Proposal, canonical_json
@@ -41,8 +42,8 @@ def refuse_replay(act: str, group: str) -> None:
     reads its messages only by another attempt, so a move would do nothing but show a lag. ``act``: "reset", "delete"."""
     if (base := replayed_group(group)) is not None:
         raise WrongUse(
-            f"cannot {act} {group}: it is a replay of {base}, and its epochs count its attempts. 'rmq replay --group {group} "
-            "--reprocess REASON' consumes its messages again"
+            f"cannot {act} {group}: it is a replay of {base}, and its epochs count its attempts. 'rmq replay --group "
+            f"{quote(group)} --reprocess REASON' consumes its messages again"
         )
 
 

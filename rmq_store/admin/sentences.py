@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from rmq_store.commit.request import Status, overall
@@ -54,7 +55,7 @@ def blocked_warnings(group: str, unread: Sequence[QueueRange]) -> list[str]:
         warnings.append(
             f"{_waiting_queues(len(replayed))}, so that the replay has not consumed {_messages(sum(map(len, replayed)))}: "
             "once the listener handles it, begin another attempt, with a reason in 'reprocess' of the form in Airflow, or by "
-            f"rmq replay --group {group} --reprocess REASON"
+            f"rmq replay --group {quote(group)} --reprocess REASON"
         )
     if others:
         warnings.append(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from shlex import quote
 from typing import NamedTuple, Self
 
 from rmq_store.admin.move_sizes import not_kept
@@ -129,7 +130,7 @@ def undo_moves(shard: ShardView, positions: Positions, request: UndoRequest) -> 
         raise WrongUse(
             f"group {group} had no offset in {listed([str(queue) for queue in new], 3)} before {undone.action} "
             f"{undone.request_id}, and windows were committed in shard {shard.name} since: without an offset it would start at "
-            f"the first message. Reset it there instead: 'rmq reset --shard {shard.name} ...'"
+            f"the first message. Reset it there instead: 'rmq reset --shard {quote(shard.name)} ...'"
         )
     epoch = next_epoch(positions, group)
     moves = tuple(
@@ -139,8 +140,8 @@ def undo_moves(shard: ShardView, positions: Positions, request: UndoRequest) -> 
     if removed := not_kept(positions, [move for move in moves if move.to_offset != move.from_offset]):
         raise WrongUse(
             f"{undone.action} {undone.request_id} cannot be undone: it would go back to messages that are no longer kept, "
-            f"in {listed(removed, 3)}. Reset it there instead: 'rmq reset --shard {shard.name} --to-min', or --queue and "
-            "--to-offset for single queues"
+            f"in {listed(removed, 3)}. Reset it there instead: 'rmq reset --shard {quote(shard.name)} --to-min', or --queue "
+            "and --to-offset for single queues"
         )
     if read and not request.force:  # last: what is refused before passes with no force
         raise WrongUse(_consumed_since(undone, read, at, shard.name))

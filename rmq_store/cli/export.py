@@ -6,6 +6,7 @@ import os
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -119,7 +120,7 @@ def _notes(exported: OffsetsExport) -> list[str]:
     unseen = "a broker with these offsets would not see them"
     notes = [
         f"group {group}: {count:,} retries still wait in this store; {unseen}. To consume them: 'rmq deliver', then "
-        f"'rmq consume --group {group} --retries-only', again and again until none waits"
+        f"'rmq consume --group {quote(group)} --retries-only', again and again until none waits"
         for group, count in exported.waiting_retries.items()
     ]
     notes += [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -147,7 +148,7 @@ def redrive(
         answer["nothing_to_do"] = NO_MATCH if requests else no_dead_letters(group)
         lines.append(f"nothing to do: {answer['nothing_to_do']}")
     elif count and not dry_run and to_topic is None:
-        lines.append(f"to consume them: rmq consume --group {group}")
+        lines.append(f"to consume them: rmq consume --group {quote(group)}")
     output.answer(answer, *lines)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -283,9 +284,9 @@ def replay(
                 consumptions += run.windows([shard], *begin_attempt(shard, settings, request, host))
     hints = []
     if any(Outcome.RETRIED in consumption.outcomes for consumption in consumptions):
-        hints.append(f"to finish its retries: rmq deliver, then rmq consume --group {settings.name}")
+        hints.append(f"to finish its retries: rmq deliver, then rmq consume --group {quote(settings.name)}")
     if reprocess is not None:
-        hints.append(f"to compare with the previous attempt: rmq diff --group {settings.name}")
+        hints.append(f"to compare with the previous attempt: rmq diff --group {quote(settings.name)}")
     printer.answer(consumptions, *hints)
 
 

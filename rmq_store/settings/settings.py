@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from datetime import datetime
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from rmq_store.consumer.allocate_rule import AVG, AllocateRule, allocate_rule_of
@@ -343,7 +344,8 @@ def _load_group(table: Mapping[str, Any]) -> tuple[GroupSettings | None, list[st
         problems.append(
             f"name is that of a replay of {replayed}: retention would not wait for this group, and no command would move its "
             "offsets. Give it another name, then 'rmq clone' its offsets. Retries that wait stay with the old name: "
-            f"'rmq consume --group {values['name']} --retries-only' consumes them where the settings have a group {replayed}"
+            f"'rmq consume --group {quote(values['name'])} --retries-only' consumes them where the settings have "
+            f"a group {replayed}"
         )
     for key, parse in _PARSERS.items():
         if values.get(key) is not None and not CHECKS[key](values[key]):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from shlex import quote
 
 from rmq_store.commit.ctl import (
     SCHEDULE_GROUP,
@@ -210,7 +211,7 @@ _MOST_NAMED = 3
 def _undeliverable_text(message: Undeliverable) -> str:
     """Which message it is, why it cannot be delivered, and what to do."""
     queue, offset = message.queue, message.offset
-    place = f"--topic {queue.topic} --queue {queue.broker_name}:{queue.queue_id}"
+    place = f"--topic {quote(queue.topic)} --queue {quote(queue.broker_name)}:{queue.queue_id}"
     text = (
         f"the message at offset {offset} of {queue.label} cannot be delivered: {message.reason}. What is behind it in its "
         "queue waits; other queues do not. "

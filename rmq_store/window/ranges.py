@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from shlex import quote
 
 from rmq_store.commit.ctl import Ctl
 from rmq_store.commit.positions import Positions, QueueRange, blk_id, grp_id, off_id, pas_id
@@ -106,8 +107,8 @@ def _ways_on(group: str, topic: str) -> str:
         return 'Set on_offset_out_of_range = "skip" to go on and record it as lost, or reset the group to --to-min.'
     return (
         f'{group} is a replay of {replayed}: set on_offset_out_of_range = "skip" in the settings of {replayed} and run the '
-        f"same request again, which records it as lost; or replay what is kept: rmq replay --group {replayed} --topic {topic} "
-        "--from TIME"
+        f"same request again, which records it as lost; or replay what is kept: rmq replay --group "
+        f"{quote(replayed)} --topic {quote(topic)} --from TIME"
     )
 
 
@@ -119,12 +120,12 @@ def _beyond(
     most = positions.max_offset(queue)
     status, _ = get_message_status(start.offset, positions.min_offset(queue), most)
     others = f", and likewise in {len(beyond) - 1} more queues" if len(beyond) > 1 else ""
-    options = " ".join(f"--queue {q.broker_name}:{q.queue_id}" for q in beyond if q.topic == queue.topic)
+    options = " ".join(f"--queue {quote(q.broker_name)}:{q.queue_id}" for q in beyond if q.topic == queue.topic)
     replayed = replayed_group(group)
     way_on = (
-        f"Move it: rmq reset --group {group} --topic {queue.topic} {options} --to-max --reason ..."
+        f"Move it: rmq reset --group {quote(group)} --topic {quote(queue.topic)} {options} --to-max --reason ..."
         if replayed is None
-        else f"Replay it again: rmq replay --group {replayed} --topic {queue.topic} --from TIME"
+        else f"Replay it again: rmq replay --group {quote(replayed)} --topic {quote(queue.topic)} --from TIME"
     )
     return BadData(
         f"the offset of group {group} in {queue} is {start.offset}, beyond the queue's end {most} "

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from shlex import quote
 from typing import NamedTuple
 
 from rmq_store.admin.offset_moves import first_offsets, next_epoch
@@ -303,8 +304,8 @@ def _left_out(shard: Shard, positions: Positions, broker_name: str) -> tuple[str
             beyond.setdefault((seen.group, queue.topic), []).append(queue)
     return tuple(
         f"group {group} has offsets beyond the end of {len(queues)} queues of {topic} and is not adopted there; its first "
-        f"window stops at them until they are reset: rmq reset --group {group} --topic {topic} "
-        f"{' '.join(f'--queue {q.broker_name}:{q.queue_id}' for q in sorted(queues))} --to-max --reason ..."
+        f"window stops at them until they are reset: rmq reset --group {quote(group)} --topic {quote(topic)} "
+        f"{' '.join(f'--queue {quote(q.broker_name)}:{q.queue_id}' for q in sorted(queues))} --to-max --reason ..."
         for (group, topic), queues in sorted(beyond.items())
     )
 

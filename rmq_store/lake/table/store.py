@@ -11,6 +11,7 @@ import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
+from shlex import quote
 from typing import Any
 
 from rmq_store.commit.ctl import FORMAT_VERSION
@@ -157,7 +158,9 @@ def read_store(root: Root) -> Mapping[str, Any]:
         root.check_reachable()
         _refuse_shards_without_store(root)
         _refuse_other_folder(root)
-        raise StoreUnusable(f"no store at {root.location}: make one with 'rmq --root {root.location} init'") from error
+        raise StoreUnusable(
+            f"no store at {root.location}: make one with 'rmq --root {quote(root.location)} init'"
+        ) from error
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError, WrongUse) as error:
         raise DescriptionDamaged(
             f"{root.location}/{STORE} does not describe a store ({error}): restore it from a backup. The tables are not "
@@ -177,8 +180,8 @@ def _read_current(root: Root) -> Mapping[str, Any]:
     if document["format_version"] < FORMAT_VERSION:
         raise StoreUnusable(
             f"{root.location} has format {document['format_version']}, which an earlier version of rmq wrote: 'rmq --root "
-            f"{root.location} upgrade' brings it to format {FORMAT_VERSION}. Nothing is copied; the earlier version cannot "
-            "use it afterwards"
+            f"{quote(root.location)} upgrade' brings it to format {FORMAT_VERSION}. Nothing is copied; the earlier version "
+            "cannot use it afterwards"
         )
     return document
 
