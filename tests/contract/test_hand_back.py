@@ -127,6 +127,16 @@ def test_a_broadcasting_client_keeps_its_offsets_here(cut_over: Rmq) -> None:
     assert cut_over.json("audit")["audit"] == []
 
 
+def test_an_import_says_that_the_broker_has_delivered_less_than_it_was_given_back(cut_over: Rmq) -> None:
+    """As where nobody has installed the export: the broker delivers again what was delivered here."""
+    cut_over.json(*BACK)
+    for delay, count in ((0, 2), (1, 1), (2, 0), (3, 0)):
+        more = [in_t("e000", 2), delayed(2, 2)]
+        report = cut_over.json("import-store", broker_files(cut_over, [*FIRST, *more], 2, delay), *BROKER)
+        older = [note for note in report["notes"] if "delayOffset.json" in note]
+        assert [f"of delay levels 3 ({count} to deliver again)" in note for note in older] == [True] * bool(count)
+
+
 def test_an_import_says_that_the_broker_has_older_offsets_than_it_was_given_back(cut_over: Rmq) -> None:
     """As where nobody has installed the export: the broker consumes messages again, and so would a window here."""
     cut_over.json(*BACK)

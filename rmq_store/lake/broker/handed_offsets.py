@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rmq_store.commit.ctl import SCHEDULE_GROUP, Observed
 from rmq_store.lake.table.imports import last_hand_back, names_of_log
@@ -28,9 +28,9 @@ def queues_at_broker(pairs: Iterable[tuple[str, MessageQueue]]) -> set[tuple[str
     return {(group, queue.topic, queue.queue_id) for group, queue in pairs}
 
 
-def not_installed(handed: Handed, at_broker: Iterable[Observed], here: Iterable[Observed]) -> Iterator[str]:
-    """Notes on the groups of which the broker's files lack an offset that was handed back, or have an older one. ``here``: the
-    same offsets as those in the queues of the lake."""
+def not_installed(handed: Handed, at_broker: Sequence[Observed], here: Sequence[Observed]) -> Iterator[str]:
+    """Notes on the groups of which the broker's files lack an offset that was handed back, or have an older one, and on
+    delay levels of which they have an older one. ``here``: the same offsets as those in the queues of the lake."""
     lacking = queues_at_broker(handed) - queues_at_broker((one.group, one.queue) for one in at_broker)
     if groups := {group for group, *_ in lacking} - {SCHEDULE_GROUP}:
         yield (
@@ -46,4 +46,16 @@ def not_installed(handed: Handed, at_broker: Iterable[Observed], here: Iterable[
             f"the broker's file has older offsets of groups than it was given back: {listed(older)}. If they were "
             "not reset there on purpose, install the file of 'rmq offsets export' at the broker, which must be stopped for it, "
             "before a group starts there or here"
+        )
+    # An import never lowers a level here, so that the file has to be asked.
+    levels = {one.queue: one.offset for one in (at_broker if here else ()) if one.group == SCHEDULE_GROUP}
+    delivered = {
+        queue: offset for (group, queue), offset in handed.items() if group == SCHEDULE_GROUP and queue in levels
+    }
+    behind = {queue: offset - levels[queue] for queue, offset in sorted(delivered.items()) if offset > levels[queue]}
+    if behind:
+        counts = [f"{queue.queue_id + 1} ({count:,} to deliver again)" for queue, count in behind.items()]
+        yield (
+            f"the broker's delayOffset.json is older than what was delivered here before the hand-back, of delay levels "
+            f"{listed(counts)}. Install that of 'rmq offsets export' at the broker, which must be stopped for it"
         )
