@@ -207,6 +207,13 @@ def test_offsets_of_a_group_that_was_deleted_here_stay_here(cut_over: Rmq) -> No
     assert stored(cut_over) == (2, "lake")
 
 
+def test_a_group_that_was_deleted_here_and_has_consumed_nothing_since_is_named(cut_over: Rmq) -> None:
+    """The broker has its offsets, and they do not count here."""
+    cut_over.json("delete-group", "--group", "g", "--reason", "not used")
+    assert cut_over.json(*BACK, "--dry-run")["kept"] == ["g"]
+    assert "group g was deleted in this store" in cut_over(*BACK).err
+
+
 class Killed(BaseException):
     pass
 

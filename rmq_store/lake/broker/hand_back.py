@@ -58,7 +58,8 @@ class HandBackReport:
     groups: int
     """How many groups the broker owns again."""
     kept: tuple[str, ...] = ()
-    """Groups that were deleted in the lake: what they have consumed since stays theirs."""
+    """Groups that were deleted in the lake, of which it or the broker has offsets: what they have consumed since stays theirs,
+    and the broker's offsets do not count for them."""
     commit_id: str | None = None
     warnings: tuple[str, ...] = ()
     """What failed after the commit."""
@@ -138,13 +139,16 @@ def _report(status: Status, shard: Shard, broker_name: str, moves: tuple[Moved, 
     positions = shard.positions()
     names = names_of_log(shard, broker_name).names
     queues = {queue for queue in positions.all_queues() if queue.broker_name in names}
-    deleted = positions.names(PositionKind.DELETED)
+    deleted, newest = positions.names(PositionKind.DELETED), last_configs(shard, broker_name)
+    at_broker = {one.group for one in (newest.observed if newest else ())}
     return HandBackReport(
         status=status,
         shard=shard.name,
         broker_name=broker_name,
         groups=len({move.group for move in moves if move.from_offset is not None} - {SCHEDULE_GROUP}),
-        kept=tuple(group for group in sorted(deleted) if queues & positions.offsets_of(group).keys()),
+        kept=tuple(
+            group for group in sorted(deleted) if group in at_broker or queues & positions.offsets_of(group).keys()
+        ),
     )
 
 
