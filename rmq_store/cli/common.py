@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rmq_store.cli.options import ChangeOptions, QueueName, before_the_command
 from rmq_store.cli.output import Output
 from rmq_store.commit.ctl import is_born_here
+from rmq_store.commit.positions import PositionKind, Positions
 from rmq_store.commit.request import request_id_of
 from rmq_store.errors import RmqError, WrongUse, defect, error_answer
 from rmq_store.message.message import MessageQueue
@@ -145,11 +146,9 @@ def queues_by_shard(
 
 
 def shard_of_broker(store: LakeStore, broker_name: str, chosen: str | None) -> Shard:
-    """The shard with a broker's queues. Raises WrongUse when there is none, or when there are several and no ``--shard``."""
-    brokers = {
-        shard.name: {q.broker_name for q in shard.positions().all_queues() if not is_born_here(q.broker_name)}
-        for shard in store.shards(chosen)
-    }
+    """The shard with a broker's queues, or with an import of it that found none. Raises WrongUse when there is none, or when
+    there are several and no ``--shard``."""
+    brokers = {shard.name: _brokers_of(shard.positions()) for shard in store.shards(chosen)}
     shards = [shard for shard, names in brokers.items() if broker_name in names]
     if len(shards) == 1:
         return store.shards(shards[0])[0]
@@ -159,3 +158,9 @@ def shard_of_broker(store: LakeStore, broker_name: str, chosen: str | None) -> S
     raise WrongUse(
         f"broker {broker_name!r} has not been imported{did_you_mean(broker_name, known)}; known: {listed(known)}"
     )
+
+
+def _brokers_of(positions: Positions) -> set[str]:
+    """The brokers that were imported."""
+    of_queues = {queue.broker_name for queue in positions.all_queues() if not is_born_here(queue.broker_name)}
+    return of_queues | positions.names(PositionKind.IMPORT)
