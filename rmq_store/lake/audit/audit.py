@@ -19,6 +19,10 @@ from rmq_store.lake.audit.derived import derived_tables
 from rmq_store.lake.audit.files import files
 from rmq_store.lake.audit.finding import Finding, Problem, of_row
 from rmq_store.lake.audit.histories import histories
+from rmq_store.lake.audit.moves import TEXTS as of_moves
+from rmq_store.lake.audit.moves import moves
+from rmq_store.lake.audit.outcomes import TEXTS as of_outcomes
+from rmq_store.lake.audit.outcomes import outcomes
 from rmq_store.lake.audit.positions import TEXTS as of_positions
 from rmq_store.lake.audit.positions import positions
 from rmq_store.lake.audit.segment_times import TEXTS as of_segment_times
@@ -41,13 +45,24 @@ _VIEW = "SELECT * FROM audit"
 _PARTS: Mapping[str, Part] = {
     "positions": lambda store, ask: positions(ask),
     "blocked messages": lambda store, ask: blocked(ask),
+    "moves of offsets": lambda store, ask: moves(ask),
+    "outcomes": lambda store, ask: outcomes(ask),
     "segments": lambda store, ask: segments(ask),
     "times of segments": segment_times,
     "derived tables": derived_tables,
     "view audit": lambda store, ask: _rows_of(_VIEW, ask),
 }
 _REREAD = ("ctl_rows", "ctl")
-_TEXTS = (*of_positions, *of_blocked, *of_segments, *of_segment_times, *of_derived_tables, _VIEW)
+_TEXTS = (
+    *of_positions,
+    *of_blocked,
+    *of_moves,
+    *of_outcomes,
+    *of_segments,
+    *of_segment_times,
+    *of_derived_tables,
+    _VIEW,
+)
 
 
 def audit(store: LakeStore, progress: Progress | None = None) -> list[Finding]:

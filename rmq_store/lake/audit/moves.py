@@ -1,0 +1,247 @@
+"""The actions that move offsets: each raises the epoch of its groups by one, and every other commit of a group has its epoch; a
+window has the pass that its queue is in; and an action has the moves that follow from it.
+
+Of two commits of a group one has seen the other, since each expects the group's epoch: ``read_version`` and ``commit_id`` say
+which came first. That a move begins where the group was is proved by the view ``audit``, and that the pass of moves is the
+epoch of their record by ``records.py``. A clone and a cut-over do not expect what they copy, and a reset may set offsets that
+were shown before: of these the commits do not say which offset was right at that time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rmq_store.admin.undo import MOVES
+from rmq_store.commit.ctl import SCHEDULE_GROUP, Action, canonical_json
+from rmq_store.consumer.start import StartRule
+from rmq_store.lake.audit.finding import Finding, Problem
+from rmq_store.lake.audit.written_files import FIRST_LISTED
+from rmq_store.lake.sql.sql import Ask
+from rmq_store.lake.table.tables import json_object, queue_of_row
+
+Row = Mapping[str, Any]
+
+_QUEUE = "shard, topic, broker_name, queue_id"
+_MOVED_QUEUE = ", ".join(f"m.{name}" for name in _QUEUE.split(", "))
+_OF_GROUP = f"group_name, {_QUEUE}"
+_MOVES = tuple(map(str, MOVES))
+_OF_BROKER = tuple(map(str, (Action.IMPORT, Action.SALVAGE, Action.CUTOVER, Action.HAND_BACK)))
+"""Actions on a broker that move groups. They have no epoch of their own: the pass of its moves is that of a group."""
+
+_EPOCHS = f"""
+SELECT shard, group_name, commit_id, action, 'the epoch ' || epoch || ' after ' || before || ' of its group' AS fact
+FROM (
+    SELECT e.*, coalesce(lag(epoch) OVER (PARTITION BY shard, group_name ORDER BY read_version, commit_id), 0) AS before
+    FROM (
+        SELECT shard, group_name, commit_id, read_version, action, epoch, CAST(action IN {_MOVES} AS INT) AS raised
+        FROM ctl WHERE epoch IS NOT NULL AND group_name IS NOT NULL
+        UNION ALL
+        SELECT DISTINCT shard, group_name, commit_id, read_version, action, pass, 1
+        FROM ctl_moved WHERE action IN {_OF_BROKER}
+    ) e
+) c WHERE epoch IS DISTINCT FROM before + raised
+"""
+
+_PASSES = f"""
+SELECT {_OF_GROUP}, begin_offset, end_offset, commit_id, action, concat_ws(', ',
+    CASE WHEN action = 'consume' AND pass <> expected THEN 'the pass ' || pass || ' and not ' || expected END,
+    CASE WHEN is_known IS NOT TRUE THEN 'the start_rule ' || start_rule || ', which none has' END,
+    CASE WHEN start_rule <> 'stored' AND stood_at = begin_offset
+        THEN 'the start_rule ' || start_rule || ' where its group has an offset' END
+) AS fact
+FROM (
+    SELECT s.*, s.start_rule IN (CASE WHEN s.action = 'deliver' THEN 'first_offset' ELSE s.start_rule END, 'stored')
+            AND s.start_rule IN {tuple(map(str, StartRule))} AS is_known,
+        CASE WHEN s.start_rule = 'stored' THEN s.pass_before ELSE c.epoch END AS expected
+    FROM (
+        SELECT t.*, nullif(lag(end_offset) OVER in_order, -1) AS stood_at, coalesce(lag(pass) OVER in_order, 0) AS pass_before
+        FROM (
+            SELECT {_OF_GROUP}, read_version, commit_id, action, pass, start_rule, begin_offset, end_offset
+            FROM ctl_consumed WHERE action IN ('consume', 'deliver')
+            UNION ALL
+            SELECT {_OF_GROUP}, read_version, commit_id, action, pass, NULL, NULL, to_offset FROM ctl_moved
+        ) t
+        WINDOW in_order AS (PARTITION BY {_OF_GROUP} ORDER BY read_version, commit_id)
+    ) s
+    LEFT JOIN (SELECT shard, commit_id, epoch FROM ctl) c
+        ON c.shard = s.shard AND c.commit_id = s.commit_id AND s.start_rule <> 'stored'
+) j WHERE start_rule IS NOT NULL AND fact <> ''
+"""
+"""A first window in a queue begins the pass of the group's epoch; later ones stay in that of the newest move."""
+
+_BEHIND = f"""
+SELECT m.group_name, {_MOVED_QUEUE}, m.begin_offset, m.end_offset, m.commit_id, m.action,
+    'a ' || m.what || ' to ' || m.end_offset || ', behind the end of the queue' AS fact
+FROM (
+    SELECT {_OF_GROUP}, commit_id, action, 'range' AS what, begin_offset, end_offset FROM ctl_consumed
+    UNION ALL
+    SELECT {_OF_GROUP}, commit_id, action, 'move', from_offset, to_offset FROM ctl_moved
+) m
+LEFT JOIN (SELECT * FROM positions WHERE kind = 'max') p
+    ON p.shard = m.shard AND p.topic = m.topic AND p.broker_name = m.broker_name AND p.queue_id = m.queue_id
+WHERE m.end_offset > coalesce(p.value, 0)
+"""
+"""Nothing is read, and no offset is set, behind the last message."""
+
+_SHAPES = f"""
+SELECT {_OF_GROUP}, commit_id, action, concat_ws(', ',
+    CASE WHEN (to_offset = -1) <> CASE action
+            WHEN 'delete' THEN topic <> '%RETRY%' || group_name
+            WHEN 'hand_back' THEN TRUE
+            WHEN 'undo' THEN to_offset = -1
+            ELSE FALSE
+        END THEN CASE to_offset WHEN -1 THEN 'a move that deletes the offset' ELSE 'a move to ' || to_offset END END,
+    CASE WHEN topic <> of_topic THEN 'a move in another topic than ' || of_topic END,
+    CASE WHEN to_offset <> of_value THEN 'a move to ' || to_offset || ' and not ' || of_value END
+) AS fact
+FROM ctl_moved m LEFT JOIN (
+    SELECT shard, commit_id,
+        nullif(regexp_extract(parameters, '"topic":"([^"]*)"', 1), '') AS of_topic,
+        TRY_CAST(CASE WHEN parameters LIKE '%"to":"offset"%' THEN regexp_extract(parameters, '"value":([0-9]+)', 1) END
+            AS BIGINT) AS of_value
+    FROM ctl WHERE action IN ('reset', 'clone', 'replay')
+) c USING (shard, commit_id)
+WHERE fact <> ''
+"""
+"""A delete keeps the offsets of its group's own retry topic (``docs/decisions/0007-delete-a-group.md``)."""
+
+_UNDOS = f"""
+SELECT u.*, u.read_version < f.read_version OR f.read_version IS NULL AS is_early FROM (
+    SELECT shard, group_name, commit_id, action, read_version, parameters, lag(commit_id) OVER in_order AS before_commit,
+        lag(action) OVER in_order AS before_action, lag(request_id) OVER in_order AS before_request
+    FROM ctl WHERE action IN {_MOVES}
+    WINDOW in_order AS (PARTITION BY shard, group_name ORDER BY read_version, commit_id)
+) u LEFT JOIN ({FIRST_LISTED}) f ON f.shard = u.shard
+WHERE action = 'undo' ORDER BY u.shard, u.read_version, commit_id
+"""
+"""``is_early``: an earlier version may have made it, which chose the action by its time."""
+
+_UNDO_MOVES = f"""
+SELECT {_OF_GROUP}, commit_id, action, from_offset, to_offset FROM ctl_moved
+SEMI JOIN (
+    SELECT shard, commit_id FROM ctl WHERE action = 'undo'
+    UNION ALL
+    SELECT shard, regexp_extract(parameters, '"undoes_commit":"([0-9a-f]+)"', 1) FROM ctl WHERE action = 'undo'
+) u USING (shard, commit_id)
+"""
+
+_FILES = """
+SELECT shard, group_name, commit_id, action, parameters FROM ctl
+WHERE action = 'reset' AND parameters LIKE '%"to":"file"%'
+"""
+_FILE_MOVES = f"SELECT {_OF_GROUP}, commit_id, to_offset FROM ctl_moved SEMI JOIN ({_FILES}) f USING (shard, commit_id)"
+
+_ATTEMPTS = """
+SELECT shard, group_name, commit_id, action, 'the attempt ' || attempt || ' and not ' || expected AS fact FROM (
+    SELECT shard, group_name, commit_id, action,
+        TRY_CAST(regexp_extract(parameters, '"attempt":([0-9]+)', 1) AS BIGINT) AS attempt,
+        1 + row_number() OVER (PARTITION BY shard, group_name ORDER BY read_version, commit_id) AS expected
+    FROM ctl WHERE action = 'replay'
+) a WHERE attempt <> expected
+"""
+
+_SOURCES = f"""
+SELECT {_OF_GROUP}, commit_id, action, 'a move to ' || to_offset || ', where its source never was' AS fact FROM (
+    SELECT m.group_name, {_MOVED_QUEUE}, m.commit_id, m.action, m.to_offset, m.read_version, c.source
+    FROM ctl_moved m JOIN (
+        SELECT shard, commit_id, regexp_extract(parameters, '"source":"([^"]*)"', 1) AS source FROM ctl
+        WHERE action = 'clone' AND parameters LIKE '%"source":%'
+    ) c USING (shard, commit_id)
+) clones
+ANTI JOIN (
+    SELECT {_OF_GROUP.replace("group_name", "group_name AS source")}, end_offset AS to_offset, min(read_version) AS since
+    FROM (
+        SELECT {_OF_GROUP}, end_offset, read_version FROM ctl_consumed WHERE action <> 'redrive'
+        UNION ALL
+        SELECT {_OF_GROUP}, to_offset, read_version FROM ctl_moved
+        UNION ALL
+        SELECT {_OF_GROUP}, observed_offset, read_version FROM ctl_observed
+    ) steps GROUP BY ALL
+) sources ON sources.source = clones.source AND {" AND ".join(f"sources.{c} = clones.{c}" for c in _QUEUE.split(", "))}
+    AND sources.to_offset = clones.to_offset AND sources.since <= clones.read_version
+"""
+
+_HANDED = f"""
+SELECT {_OF_GROUP}, m.commit_id, m.action, CASE m.action
+    WHEN 'cutover' THEN 'a move to ' || to_offset || ', which no import observed'
+    ELSE 'a move from ' || from_offset || ', which it does not observe'
+END AS fact
+FROM (
+    SELECT m.*, CASE action WHEN 'cutover' THEN to_offset ELSE from_offset END AS observed_offset
+    FROM ctl_moved m WHERE action = 'hand_back' OR action = 'cutover' AND group_name <> '{SCHEDULE_GROUP}'
+) m
+ANTI JOIN (
+    SELECT {_OF_GROUP}, observed_offset, action AS of_action, commit_id AS of_commit, read_version AS of_version
+    FROM ctl_observed
+) o ON {" AND ".join(f"o.{name} = m.{name}" for name in _OF_GROUP.split(", "))} AND o.observed_offset = m.observed_offset
+    AND CASE m.action WHEN 'hand_back' THEN o.of_commit = m.commit_id ELSE o.of_version < m.read_version END
+WHERE m.observed_offset IS NOT NULL
+"""
+"""A cut-over takes over what an import has observed; a hand-back observes what it gives back. How far delay levels have come,
+the messages say."""
+
+_FACTS = (_EPOCHS, _PASSES, _BEHIND, _SHAPES, _ATTEMPTS, _SOURCES, _HANDED)
+
+TEXTS = (*_FACTS, _UNDOS, _UNDO_MOVES, _FILES, _FILE_MOVES)
+"""The statements of ``moves``."""
+
+
+def moves(ask: Ask) -> Iterator[Finding]:
+    """Records of which the epoch, the passes or the moves do not follow from the commits before."""
+    *facts, undos, undo_moves, files, file_moves = (answer.to_pylist() for answer in ask(TEXTS))
+    for rows in facts:
+        for row in rows:
+            yield _finding(row, row["fact"])
+    by_commit = _by_commit(undo_moves)
+    for row in undos:
+        if fact := undo_fact(row, by_commit):
+            yield _finding(row, fact)
+    by_commit = _by_commit(file_moves)
+    for row in files:
+        recorded = (json_object(row["parameters"]) or {}).get("offsets")
+        if recorded is not None and recorded != digest_of(by_commit.get((row["shard"], row["commit_id"]), ())):
+            yield _finding(row, "other moves than the offsets of its file")
+
+
+def _by_commit(rows: Sequence[Row]) -> Mapping[tuple[str, str], list[Row]]:
+    by_commit: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        by_commit[row["shard"], row["commit_id"]].append(row)
+    return by_commit
+
+
+def undo_fact(undo: Row, moves_of: Mapping[tuple[str, str], Sequence[Row]]) -> str | None:
+    """What is wrong with an undo: it names another commit than the group's last action before it, or does not give back what
+    that took. ``undo``: a row of ``_UNDOS``. ``moves_of``: by shard and commit."""
+    parameters = json_object(undo["parameters"]) or {}
+    commit_id = str(parameters.get("undoes_commit"))
+    before = {"undoes": "before_request", "undoes_action": "before_action", "undoes_commit": "before_commit"}
+    if not undo["is_early"]:
+        for name, column in before.items():
+            if name in parameters and parameters[name] != undo[column]:
+                return f"another {name} than the action before it"
+    undone = {
+        (row["group_name"], queue_of_row(row)): -1 if row["from_offset"] is None else row["from_offset"]
+        for row in moves_of.get((undo["shard"], commit_id), ())
+    }
+    given_back = {
+        (row["group_name"], queue_of_row(row)): row["to_offset"]
+        for row in moves_of.get((undo["shard"], undo["commit_id"]), ())
+    }
+    return None if given_back == undone else "other moves than those that undo its action"
+
+
+def digest_of(rows: Sequence[Row]) -> str:
+    """As ``SetOffsetsRequest`` has it."""
+    text = canonical_json({str(queue_of_row(row)): row["to_offset"] for row in rows})
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _finding(row: Row, fact: str) -> Finding:
+    names = ("group_name", "topic", "broker_name", "queue_id", "begin_offset", "end_offset")
+    place = {name: row.get(name) for name in names}
+    detail = f"the record of commit {row['commit_id']}, action {row['action']}, has {fact}"
+    return Finding(shard=row["shard"], problem=Problem.RECORD_NOT_VALID, detail=detail, **place)
