@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rmq_store.commit.positions import max_id
+from rmq_store.commit.positions import max_id, off_id, offset_hash
 from rmq_store.consumer.consume_result import MessageModel
 from rmq_store.consumer.duplicates import AbsorbRule
 from rmq_store.lake.audit.audit import audit
@@ -109,6 +109,20 @@ def letters_of_another(at: PlantedShard) -> None:
     rewrite_record(at, f"{DAY}-redrive", in_first("consumed", topic=other))
 
 
+def behind_the_end(at: PlantedShard) -> None:
+    """The group of the window has passed a message that comes later."""
+    (ctl,) = (ctl for ctl in at.shard.ctls_since(0) if ctl.request_id == f"{DAY}-once" and ctl.consumed)
+    queue, more = ctl.consumed[1].range.queue, offset_hash(3) + offset_hash(4)
+
+    def change(row: Row) -> Row:
+        first, second = row["consumed"]
+        acked = {"acked": second["acked"] + 2, "acked_hash": (second["acked_hash"] + more + 2**63) % 2**64 - 2**63}
+        return row | {"consumed": [first, second | acked | {"end_offset": 5}]}
+
+    rewrite_record(at, ctl.request_id, change)
+    at.set_position(off_id("once", queue), 5)
+
+
 FAULTS: dict[str, tuple[Plant, str]] = {
     "dropped as lost": (as_outcome(f"{DAY}-radio", "dropped", "lost"), "lost messages that are there"),
     "dropped as skipped": (as_outcome(f"{DAY}-radio", "dropped", "skipped"), "1 skipped messages"),
@@ -127,6 +141,7 @@ FAULTS: dict[str, tuple[Plant, str]] = {
     ),
     "a delayed message that was not delivered": (without_a_copy, "messages that are not acked"),
     "dead letters of another group": (letters_of_another, "a range of a topic that it does not read"),
+    "a range that ends behind the queue": (behind_the_end, "a range to 5, behind the end of the queue"),
     "a copy without a known cause": (
         copies(lambda row: {"cause": "luck"}),
         "copies that are not where their cause says",

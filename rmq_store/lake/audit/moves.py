@@ -72,28 +72,15 @@ FROM (
 """
 """A first window in a queue begins the pass of the group's epoch; later ones stay in that of the newest move."""
 
-_BEHIND = f"""
-SELECT m.group_name, {_MOVED_QUEUE}, m.begin_offset, m.end_offset, m.commit_id, m.action,
-    'a ' || m.what || ' to ' || m.end_offset || ', behind the end of the queue' AS fact
-FROM (
-    SELECT {_OF_GROUP}, commit_id, action, 'range' AS what, begin_offset, end_offset FROM ctl_consumed
-    UNION ALL
-    SELECT {_OF_GROUP}, commit_id, action, 'move', from_offset, to_offset FROM ctl_moved
-) m
-LEFT JOIN (SELECT * FROM positions WHERE kind = 'max') p
-    ON p.shard = m.shard AND p.topic = m.topic AND p.broker_name = m.broker_name AND p.queue_id = m.queue_id
-WHERE m.end_offset > coalesce(p.value, 0)
-"""
-"""Nothing is read, and no offset is set, behind the last message."""
-
 _SHAPES = f"""
-SELECT {_OF_GROUP}, commit_id, action, concat_ws(', ',
+SELECT m.group_name, {_QUEUE}, commit_id, action, concat_ws(', ',
     CASE WHEN (to_offset = -1) <> CASE action
-            WHEN 'delete' THEN topic <> '%RETRY%' || group_name
+            WHEN 'delete' THEN topic <> '%RETRY%' || m.group_name
             WHEN 'hand_back' THEN TRUE
             WHEN 'undo' THEN to_offset = -1
             ELSE FALSE
         END THEN CASE to_offset WHEN -1 THEN 'a move that deletes the offset' ELSE 'a move to ' || to_offset END END,
+    CASE WHEN to_offset > coalesce(p.value, 0) THEN 'a move to ' || to_offset || ', behind the end of the queue' END,
     CASE WHEN topic <> of_topic THEN 'a move in another topic than ' || of_topic END,
     CASE WHEN to_offset <> of_value THEN 'a move to ' || to_offset || ' and not ' || of_value END
 ) AS fact
@@ -104,9 +91,11 @@ FROM ctl_moved m LEFT JOIN (
             AS BIGINT) AS of_value
     FROM ctl WHERE action IN ('reset', 'clone', 'replay')
 ) c USING (shard, commit_id)
+LEFT JOIN (SELECT * FROM positions WHERE kind = 'max') p USING (shard, topic, broker_name, queue_id)
 WHERE fact <> ''
 """
-"""A delete keeps the offsets of its group's own retry topic (``docs/decisions/0007-delete-a-group.md``)."""
+"""No offset is set behind the last message. A delete keeps the offsets of its group's own retry topic
+(``docs/decisions/0007-delete-a-group.md``)."""
 
 _UNDOS = f"""
 SELECT u.*, u.read_version < f.read_version OR f.read_version IS NULL AS is_early FROM (
@@ -183,27 +172,40 @@ WHERE m.observed_offset IS NOT NULL
 """A cut-over takes over what an import has observed; a hand-back observes what it gives back. How far delay levels have come,
 the messages say."""
 
-_FACTS = (_EPOCHS, _PASSES, _BEHIND, _SHAPES, _ATTEMPTS, _SOURCES, _HANDED)
+_ACTIONS = "SELECT DISTINCT action FROM ctl"
+_OF_ACTIONS: Mapping[str, Sequence[Action]] = {
+    _SHAPES: (*MOVES, Action.IMPORT, Action.SALVAGE, Action.CUTOVER, Action.HAND_BACK),
+    _ATTEMPTS: (Action.REPLAY,),
+    _SOURCES: (Action.CLONE,),
+    _HANDED: (Action.CUTOVER, Action.HAND_BACK),
+}
+"""The statements about some actions only: most stores have none of them."""
 
-TEXTS = (*_FACTS, _UNDOS, _UNDO_MOVES, _FILES, _FILE_MOVES)
+TEXTS = (_EPOCHS, _PASSES, _ACTIONS, *_OF_ACTIONS, _UNDOS, _UNDO_MOVES, _FILES, _FILE_MOVES)
 """The statements of ``moves``."""
 
 
 def moves(ask: Ask) -> Iterator[Finding]:
     """Records of which the epoch, the passes or the moves do not follow from the commits before."""
-    *facts, undos, undo_moves, files, file_moves = (answer.to_pylist() for answer in ask(TEXTS))
-    for rows in facts:
-        for row in rows:
+    (answer,) = ask((_ACTIONS,))
+    actions = set(answer.column("action").to_pylist())
+    texts = (text for text, of_text in _OF_ACTIONS.items() if not actions.isdisjoint(of_text))
+    for answer in ask((_EPOCHS, _PASSES, *texts)):
+        for row in answer.to_pylist():
             yield _finding(row, row["fact"])
-    by_commit = _by_commit(undo_moves)
-    for row in undos:
-        if fact := undo_fact(row, by_commit):
-            yield _finding(row, fact)
-    by_commit = _by_commit(file_moves)
-    for row in files:
-        recorded = (json_object(row["parameters"]) or {}).get("offsets")
-        if recorded is not None and recorded != digest_of(by_commit.get((row["shard"], row["commit_id"]), ())):
-            yield _finding(row, "other moves than the offsets of its file")
+    if Action.UNDO in actions:
+        undos, undo_moves = (answer.to_pylist() for answer in ask((_UNDOS, _UNDO_MOVES)))
+        by_commit = _by_commit(undo_moves)
+        for row in undos:
+            if fact := undo_fact(row, by_commit):
+                yield _finding(row, fact)
+    if Action.RESET in actions:
+        files, file_moves = (answer.to_pylist() for answer in ask((_FILES, _FILE_MOVES)))
+        by_commit = _by_commit(file_moves)
+        for row in files:
+            recorded = (json_object(row["parameters"]) or {}).get("offsets")
+            if recorded is not None and recorded != digest_of(by_commit.get((row["shard"], row["commit_id"]), ())):
+                yield _finding(row, "other moves than the offsets of its file")
 
 
 def _by_commit(rows: Sequence[Row]) -> Mapping[tuple[str, str], list[Row]]:

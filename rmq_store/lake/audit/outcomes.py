@@ -33,11 +33,15 @@ SELECT {_OF_GROUP}, begin_offset, end_offset, commit_id, action, concat_ws(', ',
         END THEN 'a range of a topic that it does not read' END,
     CASE WHEN dropped <> 0 AND group_name NOT LIKE '%@%' AND (topic <> '%RETRY%' || group_name OR NOT is_made_again)
         THEN 'dropped messages, though its group was not deleted' END,
-    CASE WHEN duplicate <> 0 AND NOT absorbs THEN 'duplicates, and no keys' END
+    CASE WHEN duplicate <> 0 AND NOT absorbs THEN 'duplicates, and no keys' END,
+    CASE WHEN end_offset > coalesce(queue_end, 0) THEN 'a range to ' || end_offset || ', behind the end of the queue' END
 ) AS fact
 FROM (
-    SELECT c.*, coalesce(d.read_version < c.read_version, FALSE) AS is_made_again, k.commit_id IS NOT NULL AS absorbs
+    SELECT c.*, p.value AS queue_end, coalesce(d.read_version < c.read_version, FALSE) AS is_made_again,
+        k.commit_id IS NOT NULL AS absorbs
     FROM ctl_consumed c
+    LEFT JOIN (SELECT * FROM positions WHERE kind = 'max') p
+        ON {" AND ".join(f"p.{name} = c.{name}" for name in _QUEUE.split(", "))}
     LEFT JOIN (
         SELECT shard, group_name, min(read_version) AS read_version FROM ctl WHERE action = 'delete' GROUP BY ALL
     ) d ON c.dropped <> 0 AND d.shard = c.shard AND d.group_name = c.group_name
