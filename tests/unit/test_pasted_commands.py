@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from rmq_store.admin.diff import chosen
-from rmq_store.errors import StoreUnusable, WrongUse
+from rmq_store.admin.sentences import blocked_warnings
+from rmq_store.commit.positions import QueueRange
+from rmq_store.consumer.replay_name import replay_group
+from rmq_store.errors import StoreUnusable
 from rmq_store.lake.table.object_store import Root
 from rmq_store.lake.table.store import LakeStore
+from rmq_store.message.message import MessageQueue
 
 
 def words(text: str, command: str) -> list[str]:
@@ -25,7 +28,7 @@ def test_the_root_of_a_command_is_quoted(tmp_path: Path) -> None:
 
 
 def test_a_group_of_a_command_is_quoted() -> None:
-    with pytest.raises(WrongUse) as error:
-        chosen("orders|all", None, 1)
-    command = str(error.value).partition("; ")[2].partition(" makes")[0].removeprefix("'").removesuffix("'")
-    assert words(command, "rmq") == ["rmq", "replay", "--group", "orders|all", "--reprocess", "REASON"]
+    (warning,) = blocked_warnings(
+        replay_group("orders|all", "2026-01-01-r"), [QueueRange(MessageQueue("T", "a", 0), 0, 5)]
+    )
+    assert words(warning, "rmq replay")[3].startswith("orders|all-replay-")

@@ -26,7 +26,7 @@ from rmq_store.lake.commit.cursor import refuse_other_history
 from rmq_store.lake.commit.derived_tables import KINDS, Derived
 from rmq_store.lake.commit.dispatch import behind
 from rmq_store.lake.commit.histories import entries_of_another
-from rmq_store.lake.table.checkpoint import damaged_covered_entries, entries_since_checkpoint
+from rmq_store.lake.table.checkpoint import entries_since_checkpoint
 from rmq_store.lake.table.delta_log import NoTable
 from rmq_store.lake.table.delta_table import LakeTable
 from rmq_store.lake.table.object_store import Root
@@ -292,22 +292,15 @@ def commit_logs_found(root: Root) -> str:
         for kind in KINDS:
             if table := _opened(shard, kind):
                 refuse_other_history(shard, table)
-        return f"{shard.name} at version {version}{_covered_damage(shard.commitlog)}"
+        return f"{shard.name} at version {version}"
 
     return ", ".join(_each([partial(newest, shard) for shard in _shards(root)])) or "no shards yet"
 
 
 def derived_tables_found(root: Root) -> str:
     """Raises BadData with the damage of every derived table's log, and CheckImpossible. Their files are not read."""
-    tables = _each([partial(kind.table, shard) for shard in _shards(root) for kind in KINDS])
-    damage = "".join(map(_covered_damage, tables))
-    return f"their logs can be read; 'rmq dispatch --check' compares every row with the commit log{damage}"
-
-
-def _covered_damage(table: LakeTable) -> str:
-    """The damaged entries of the log that nothing needs, in words; "" for none."""
-    damage = "; ".join(damaged_covered_entries(table).values())
-    return f" ({damage}; a checkpoint has what it said, so nothing is lost)" if damage else ""
+    _each([partial(kind.table, shard) for shard in _shards(root) for kind in KINDS])
+    return "their logs can be read; 'rmq dispatch --check' compares every row with the commit log"
 
 
 def maintenance_found(root: Root) -> str:
