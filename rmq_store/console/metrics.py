@@ -79,7 +79,7 @@ def metrics_of(lag: Rows, offsets: Rows, queues: Rows) -> Iterator[Metric]:
     # A replay does not go on behind the end that its request says.
     of_topics = [row for row in lag if not row["topic"].startswith(_RETRY) and not is_of_a_replay(row["group"])]
     of_retries = [row for row in lag if row["topic"].startswith(_RETRY)]
-    topics = [row for row in queues if not row["topic"].startswith("%")]
+    topics = [row for row in queues if not row["topic"].startswith((_RETRY, _DEAD))]
     retry_topics = [row for row in queues if row["topic"].startswith(_RETRY)]
     dead = [{**row, "group": row["topic"].removeprefix(_DEAD)} for row in queues if row["topic"].startswith(_DEAD)]
     yield Metric("rocketmq_group_diff", "Messages that a group has not consumed", _of(of_topics, "lag", "group topic"))

@@ -37,7 +37,7 @@ from rmq_store.producer.producer import Message
 from rmq_store.settings.settings import load_settings
 from rmq_store.utils.host import Host
 from rmq_store.window.consume_request import ConsumeRequest
-from tests.lake_fixtures import ALICE, SETTINGS, SmallStore, small_group, small_store
+from tests.lake_fixtures import ALICE, SETTINGS, SmallStore, message, small_group, small_store
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using `httpx` with `starlette.testclient`")
 
@@ -102,6 +102,15 @@ def test_permissions_of_a_group_are_those_of_its_dag(client: TestClient) -> None
 def test_the_forms_suggest_the_topics_of_a_group(client: TestClient) -> None:
     assert get(client, "/api/topics?group=shop")["topics"] == ["Orders"]
     assert get(client, "/api/topics?group=nobody")["topics"] == []
+
+
+def test_the_forms_suggest_a_topic_whose_name_begins_with_a_percent_sign(tmp_path: Path) -> None:
+    made, queue = small_store(tmp_path), MessageQueue("%Notes", "broker-a", 0)
+    bench = made.bench("broker-a")
+    bench.import_messages({queue: [message(queue, 0, bench.host.now_ms())]})
+    bench.move("shop", queue, None, 0)
+    made.dispatch()
+    assert get(client_of(made.store), "/api/topics?group=shop")["topics"] == ["%Notes", "Orders"]
 
 
 # --- lists -----------------------------------------------------------------------------------------------------------
@@ -400,6 +409,16 @@ def test_what_a_replay_does_not_read_is_no_lag() -> None:
     diff, retries, *_ = metrics_of(lag, [], [])
     assert [labels["group"] for labels, _ in diff.samples] == ["shop"]
     assert [labels["group"] for labels, _ in retries.samples] == [*names]
+
+
+def test_a_topic_whose_name_begins_with_a_percent_sign_is_one_of_users() -> None:
+    """As at a broker (``TopicValidator``); only the prefixes of retries and of dead letters are those of groups."""
+    names = ("%Notes", "%RETRY%shop", "%DLQ%shop")
+    queues = [{"cluster": "c", "broker": "b", "topic": name, "max_offset": 5, "messages": 1} for name in names]
+    topics = {
+        metric.name: [labels.get("topic") for labels, _ in metric.samples] for metric in metrics_of([], [], queues)
+    }
+    assert topics["rocketmq_producer_offset"] == ["%Notes"]
 
 
 def test_labels_are_escaped() -> None:

@@ -1022,6 +1022,8 @@ def test_the_audit_finds(findings: dict[str, list[Finding]], name: str) -> None:
                 ("commitlog", "the record of commit ID, action reset, has window_id, which it cannot have"),
                 ("commitlog", "the record of commit ID, action import, has subscription_version, which it cannot have"),
                 ("commitlog", "the record of commit ID, action redrive, has no epoch"),
+                # The small store's redrive reads dead letters that nothing has written.
+                ("None", "commit ID, action redrive, has a range to 1, behind the end of the queue"),
             },
         ),
     ],

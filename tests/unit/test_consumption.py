@@ -319,6 +319,8 @@ def test_an_empty_store_says_how_to_fill_it_and_a_near_topic_is_named() -> None:
         shards_of(cast("LakeStore", Store()), SHOP)
     with pytest.raises(WrongUse, match="no topic Orders, did you mean 'Order'"):
         shards_of(cast("LakeStore", Store(a="Order")), SHOP)
+    with pytest.raises(WrongUse, match=r"known: %Notes$"):
+        shards_of(cast("LakeStore", Store(a="%Notes", b="%RETRY%shop", c="%DLQ%shop")), SHOP)
 
 
 def test_the_rows_of_a_request_have_its_queues_over_all_windows_and_the_outcomes_that_there_were() -> None:

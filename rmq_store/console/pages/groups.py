@@ -227,10 +227,15 @@ def series(rows: Sequence[Row]) -> dict[str, list[tuple[int, int]]]:
     return dict(by_group)
 
 
+_TOPICS = """
+SELECT DISTINCT topic FROM lag
+WHERE group_name = $group AND NOT starts_with(topic, '%RETRY%') AND NOT starts_with(topic, '%DLQ%') ORDER BY topic
+"""
+
+
 def topics_of(group: str) -> Question:
     """The topics in which the group has an offset, its retry and dead-letter topics left out."""
-    text = "SELECT DISTINCT topic FROM lag WHERE group_name = $group AND NOT starts_with(topic, '%') ORDER BY topic"
-    return Question(text, {"group": group})
+    return Question(_TOPICS, {"group": group})
 
 
 def run_of(request_id: str) -> dict[str, Any] | None:

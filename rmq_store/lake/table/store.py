@@ -159,7 +159,8 @@ def read_store(root: Root) -> Mapping[str, Any]:
         _refuse_shards_without_store(root)
         _refuse_other_folder(root)
         raise StoreUnusable(
-            f"no store at {root.location}: make one with 'rmq --root {quote(root.location)} init'"
+            f"no store at {root.location}. If there was one, look first why it is not there, for instance whether its disk is "
+            f"mounted. A new one is made with 'rmq --root {quote(root.location)} init'"
         ) from error
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError, WrongUse) as error:
         raise DescriptionDamaged(

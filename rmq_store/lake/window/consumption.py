@@ -25,6 +25,7 @@ from rmq_store.lake.table.shard import Shard
 from rmq_store.lake.table.store import LakeStore
 from rmq_store.lake.window.plan import ShardLookup
 from rmq_store.message.message import MessageQueue
+from rmq_store.message.message_const import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX
 from rmq_store.message.validators import is_system_topic
 from rmq_store.settings.settings import GroupSettings
 from rmq_store.utils.host import Host
@@ -32,6 +33,8 @@ from rmq_store.utils.suggestions import did_you_mean, listed
 from rmq_store.window.consume import WindowReport
 from rmq_store.window.consume_request import LIVE, ConsumeRequest, Scope
 from rmq_store.window.plan import Planner
+
+_OF_GROUPS = (RETRY_GROUP_TOPIC_PREFIX, DLQ_GROUP_TOPIC_PREFIX)
 
 # --- the shards ------------------------------------------------------------------------------------------------------
 
@@ -104,7 +107,7 @@ def shards_with_topic(shards: Sequence[Shard], topics: Sequence[str], store: Lak
                 f"{', '.join(elsewhere)}"
             )
         topics_there = {topic for shard in shards for topic in shard.positions().names(PositionKind.MAX)}
-        known = sorted(topic for topic in topics_there if not (topic.startswith("%") or is_system_topic(topic)))
+        known = sorted(topic for topic in topics_there if not (topic.startswith(_OF_GROUPS) or is_system_topic(topic)))
         missing = " or ".join(topics)
         raise NothingThere(f"there is no topic {missing}{did_you_mean(topics[0], known)}; known: {listed(known)}")
     return having
