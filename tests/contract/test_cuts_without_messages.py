@@ -49,11 +49,16 @@ def imported(lake: Lake, store: Path, *parts: Messages) -> Path:
     return store
 
 
-def remove_u(lake: Lake, monkeypatch: pytest.MonkeyPatch, *, archive: bool = False, topic: str = "U") -> None:
-    """Retention of the topic, and what compaction does an hour later: at least the last message is gone."""
+def retained(lake: Lake, topic: str, *, archive: bool = False) -> None:
     (shard,) = lake.store.shards()
     rules = [RetentionRule(topic=topic, max_bytes=1, archive=archive)]
     retain(shard, RetentionRequest(request_id="2026-01-01-retain", actor=TESTS, rules=rules), lake.host)
+
+
+def remove_u(lake: Lake, monkeypatch: pytest.MonkeyPatch, *, archive: bool = False, topic: str = "U") -> None:
+    """Retention of the topic, and what compaction does an hour later: at least the last message is gone."""
+    retained(lake, topic, archive=archive)
+    (shard,) = lake.store.shards()
     monkeypatch.setattr(compact, "SETTLED_MS", -3_600_000)
     request = compact.CompactRequest("2026-01-01-compact", TESTS, "daily", Limits(least_files=2))
     assert compact.compact(shard, request, lake.host).removed_rows
@@ -264,6 +269,21 @@ def test_a_copy_may_be_that_of_an_equal_message_that_retention_removed_here(
     assert due.delivered == 1
     remove_u(lake, monkeypatch, archive=archive, topic=SCHEDULE_TOPIC)
     assert progress_of_second(lake, 0) == (0, 1, 1)
+
+
+@pytest.mark.parametrize("archive", [False, True])
+def test_what_retention_has_removed_and_is_still_stored_makes_no_copy_uncertain(
+    lake: Lake, tmp_path: Path, archive: bool
+) -> None:
+    first, *others = delayed_twice(1)
+    first["properties"] |= {"UNIQ_KEY": "another"}
+    imported(lake, tmp_path / "store", [first, *others], messages(1, 3))
+    (shard,) = lake.store.shards()
+    cut_over(lake, shard, "switched off")
+    due = deliver(lake.store, shard, "2026-01-01-d", TESTS, lake.host, now_ms=1_700_000_001_000)
+    assert due.delivered == 1
+    retained(lake, SCHEDULE_TOPIC, archive=archive)
+    assert progress_of_second(lake, 0) == (1, 0, 0)
 
 
 @pytest.mark.parametrize(("after_ms", "expected"), [(9_999, (0, 1, 1)), (10_000, (1, 0, 0))])

@@ -90,10 +90,12 @@ def _salvaged(store: LakeStore, shard: str, names: Collection[str]) -> list[Left
 
 
 def _removed_levels(store: LakeStore, shard: str, names: Collection[str]) -> list[LeftOut]:
-    """What retention here has removed of level queues and not kept in the archive."""
-    text = _REMOVED_LEVELS.format(
-        shard=quoted(shard), log=", ".join(map(quoted, names)), schedule=quoted(SCHEDULE_TOPIC)
-    )
+    """What retention here has removed of level queues and is not stored any more, neither in the archive nor in a file that no
+    compaction has written again."""
+    log, schedule = ", ".join(map(quoted, names)), quoted(SCHEDULE_TOPIC)
+    of_levels = f"shard = {quoted(shard)} AND topic = {schedule}"
+    stored = of_messages(of_levels, "topic", "queue_id", "queue_offset")
+    text = _REMOVED_LEVELS.format(shard=quoted(shard), log=log, schedule=schedule, stored=stored)
     return [LeftOut(0, row["removed_at"]) for row in query(store, text).to_pylist() if row["removed_at"] is not None]
 
 
@@ -217,9 +219,7 @@ SELECT max(removed_at) AS removed_at
 FROM (
     SELECT removed_at
     FROM removed_ranges AS removed LEFT JOIN (
-        SELECT broker_name, queue_id, queue_offset
-        FROM archived
-        WHERE shard = {shard} AND topic = {schedule}
+        {stored}
     ) AS kept
         ON kept.broker_name = removed.broker_name AND kept.queue_id = removed.queue_id
         AND kept.queue_offset >= removed.begin_offset AND kept.queue_offset < removed.end_offset
