@@ -14,6 +14,7 @@ from rmq_store.lake.commit import commit as committing
 from tests.contract.rmq import ALL_DUE, Rmq
 from tests.contract.test_diverged_log import LISTENER, SETTINGS, configs_of, delayed, in_t, parsed, table_of
 from tests.contract.test_import_store import store_of
+from tests.contract.test_queue_generations import with_queues
 
 BROKER = ("--broker", "broker-a")
 BACK = ("hand-back", *BROKER, "--reason", "the broker runs again")
@@ -145,6 +146,28 @@ def test_an_import_says_that_the_broker_has_older_offsets_than_it_was_given_back
         older = [note for note in report["notes"] if "older offsets" in note]
         assert ["given back: g (1 to consume again)" in note for note in older] == [True] * is_older
         assert stored(cut_over) == (offset, "broker")
+
+
+@pytest.mark.parametrize("consumed_there", [0, 1])
+def test_a_group_that_the_broker_has_deleted_is_gone_once_an_import_has_seen_it_there(
+    cut_over: Rmq, consumed_there: int
+) -> None:
+    """Only an offset beyond the one that was handed back shows that the exported file was installed."""
+    cut_over.json(*BACK)
+    folder = with_queues(Path(broker_files(cut_over, [*FIRST, in_t("e000", 2)], 2 + consumed_there, 2)), 0)
+    cut_over.json("import-store", str(folder), *BROKER)
+    offsets = folder / "config" / "consumerOffset.json"
+    offsets.write_text(offsets.read_text().replace("T@g", "T@other"))
+    for _ in range(2):
+        report = cut_over.json("import-store", str(folder), *BROKER)
+        lacking = [note for note in report["notes"] if "handed back: g." in note]
+        assert len(lacking) == 1 - consumed_there
+    cut_over.json(*CUT_OVER)
+    groups = "SELECT group_name FROM stored_offsets WHERE topic = 'T' AND broker_name = 'broker-a' ORDER BY 1"
+    assert [row["group_name"] for row in cut_over.json("sql", groups)] == (
+        ["other"] if consumed_there else ["g", "other"]
+    )
+    assert cut_over.json("audit")["audit"] == []
 
 
 @pytest.mark.slow

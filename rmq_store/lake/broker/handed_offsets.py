@@ -23,6 +23,18 @@ def handed_offsets(shard: Shard, broker_name: str) -> Handed:
     return {(move.group, move.queue): move.from_offset for move in moves if move.from_offset is not None}
 
 
+def not_seen_since(handed: Handed, earlier: Iterable[Observed]) -> Handed:
+    """Those that no import has seen in the broker's files, as far as that is known: an offset beyond the one that was handed
+    back is the broker's own, and one that is not recorded any more was found to be gone there. How far a delay level is
+    delivered never falls, so those stay. ``earlier``: what the newest import, or the hand-back, recorded."""
+    recorded = {(one.group, one.queue): one.offset for one in earlier}
+    return {
+        (group, queue): offset
+        for (group, queue), offset in handed.items()
+        if group == SCHEDULE_GROUP or recorded.get((group, queue), offset + 1) <= offset
+    }
+
+
 def queues_at_broker(pairs: Iterable[tuple[str, MessageQueue]]) -> set[tuple[str, str, int]]:
     """Group, topic and queue id of each: a broker has one queue where the names of its log have one each."""
     return {(group, queue.topic, queue.queue_id) for group, queue in pairs}

@@ -39,7 +39,7 @@ from rmq_store.lake.broker.broker_levels import with_levels_to_end
 from rmq_store.lake.broker.common_log import begin_of_log, common_log, what_differs
 from rmq_store.lake.broker.diverged_log import LogCut, log_cut, refuse_closed, refuse_old_records
 from rmq_store.lake.broker.entry_reader import newest_entries
-from rmq_store.lake.broker.handed_offsets import Handed, handed_offsets, not_installed, queues_at_broker
+from rmq_store.lake.broker.handed_offsets import Handed, handed_offsets, not_installed, not_seen_since, queues_at_broker
 from rmq_store.lake.broker.import_commit import PartOf, import_commit, new_generations, proposal_of
 from rmq_store.lake.broker.import_job import ImportJob
 from rmq_store.lake.broker.import_part import LogRead, OtherLog, read_part
@@ -387,7 +387,8 @@ class _Import:
         ``recorded`` has of them."""
         name, configs = self.request.broker_name, self.broker.configs
         imported = name if cut is None else cut.broker_name
-        names, handed = names_of_log(self.shard, imported), handed_offsets(self.shard, imported)
+        names = names_of_log(self.shard, imported)
+        handed = not_seen_since(handed_offsets(self.shard, imported), earlier)
         if cut is not None:
             names = names.continued_by(cut.name, cut.by_queue)
         has_messages = {q: end for q, end in ends.items() if q.broker_name == name and end > generations.base(q)}
