@@ -87,6 +87,26 @@ def another_pass(at: PlantedShard) -> None:
     at.set_position(pas_id(ctl.group or "", ctl.consumed[0].range.queue), 0)
 
 
+def without_move(action: str, group_name: str, topic: str) -> Plant:
+    """The newest action of a kind on the group leaves out the last queue of the topic, in which the group is as before."""
+
+    def plant(at: PlantedShard) -> None:
+        ctl = next(ctl for ctl in reversed(at.shard.ctls_since(0, action=action)) if ctl.group == group_name)
+        (*_, move) = (move for move in ctl.moved if move.queue.topic == topic)
+        passes = [
+            one.pass_
+            for other in at.shard.ctls_since(0, group=group_name)
+            for one in other.moved
+            if one.queue == move.queue and one.pass_ < move.pass_
+        ]
+        number = ctl.moved.index(move)
+        at.rewrite_record(action, lambda row: row | {"moved": row["moved"][:number] + row["moved"][number + 1 :]})
+        at.set_position(off_id(group_name, move.queue), -1 if move.from_offset is None else move.from_offset)
+        at.set_position(pas_id(group_name, move.queue), max(passes, default=0))
+
+    return plant
+
+
 FAULTS: dict[str, tuple[Plant, str]] = {
     "a reset of the epoch of the delete after it": (
         record("reset", of_epoch(2), oldest=True),
@@ -131,6 +151,14 @@ FAULTS: dict[str, tuple[Plant, str]] = {
     ),
     "a clone of another topic": (record("clone", in_parameters(topic="Bills")), "a move in another topic than Bills"),
     "a delete that keeps an offset": (to_offset("leaving", 8, "delete"), "a move to 8"),
+    "a delete that leaves a queue out": (
+        without_move("delete", "leaving", "Orders"),
+        "no move of a queue in which its group was at 4",
+    ),
+    "a delete that leaves a retry queue out": (
+        without_move("delete", "leaving", "%RETRY%leaving"),
+        "no move of a queue in which its group was at 1",
+    ),
     "an undo of another request": (
         record("undo", in_parameters(undoes="other")),
         "another undoes than the action before it",

@@ -172,11 +172,32 @@ WHERE m.observed_offset IS NOT NULL
 """A cut-over takes over what an import has observed; a hand-back observes what it gives back. How far delay levels have come,
 the messages say."""
 
+_KEPT = f"""
+SELECT {_OF_GROUP}, commit_id, action, 'no move of a queue in which its group was at ' || stood_at AS fact FROM (
+    SELECT s.group_name, {_QUEUE.replace("shard", "s.shard")}, stood_at, d.commit_id, d.action, row_number() OVER (
+        PARTITION BY d.commit_id, s.group_name, {_QUEUE.replace("shard", "s.shard")}
+        ORDER BY s.read_version DESC, s.commit_id DESC
+    ) AS from_last
+    FROM (SELECT shard, group_name, commit_id, action, read_version FROM ctl WHERE action = 'delete') d
+    JOIN (
+        SELECT {_OF_GROUP}, read_version, commit_id, end_offset AS stood_at FROM ctl_consumed WHERE action = 'consume'
+        UNION ALL
+        SELECT {_OF_GROUP}, read_version, commit_id, to_offset FROM ctl_moved
+    ) s ON s.shard = d.shard AND s.group_name = d.group_name
+        AND (s.read_version < d.read_version OR s.read_version = d.read_version AND s.commit_id < d.commit_id)
+) steps
+ANTI JOIN (SELECT {_OF_GROUP}, commit_id FROM ctl_moved WHERE action = 'delete') m USING ({_OF_GROUP}, commit_id)
+WHERE from_last = 1 AND stood_at > CASE topic WHEN '%RETRY%' || group_name THEN 0 ELSE -1 END
+"""
+"""A delete voids each offset of its group, and no window gets one in between. A group may be at 0 of a retry queue that does
+not exist, by the files of its broker: a delete passes over it."""
+
 _ACTIONS = "SELECT DISTINCT action FROM ctl"
 _OF_ACTIONS: Mapping[str, Sequence[Action]] = {
     _SHAPES: (*MOVES, Action.IMPORT, Action.SALVAGE, Action.CUTOVER, Action.HAND_BACK),
     _ATTEMPTS: (Action.REPLAY,),
     _SOURCES: (Action.CLONE,),
+    _KEPT: (Action.DELETE,),
     _HANDED: (Action.CUTOVER, Action.HAND_BACK),
 }
 """The statements about some actions only: most stores have none of them."""
