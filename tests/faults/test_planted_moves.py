@@ -107,6 +107,27 @@ def without_move(action: str, group_name: str, topic: str) -> Plant:
     return plant
 
 
+def in_text(old: str, new: str) -> Change:
+    """Another text of the parameters."""
+
+    def change(row: Row) -> Row:
+        assert old in row["parameters"]
+        return row | {"parameters": row["parameters"].replace(old, new)}
+
+    return change
+
+
+def without(name: str) -> Change:
+    def change(row: Row) -> Row:
+        parameters = json.loads(row["parameters"])
+        del parameters[name]
+        return row | {"parameters": canonical_json(parameters)}
+
+    return change
+
+
+UNUSUAL = "parameters in a form in which no commit has them"
+
 FAULTS: dict[str, tuple[Plant, str]] = {
     "a reset of the epoch of the delete after it": (
         record("reset", of_epoch(2), oldest=True),
@@ -172,6 +193,45 @@ FAULTS: dict[str, tuple[Plant, str]] = {
         "another undoes_action than the action before it",
     ),
     "an undo to another offset": (to_offset("billing", 7, "undo"), "other moves than those that undo its action"),
+    "a reset to a negative offset": (
+        record("reset", in_parameters(value=-4), oldest=True),
+        "a move to 2 and not -4",
+    ),
+    "a reset to an offset that is a text": (
+        record("reset", in_parameters(value="4"), oldest=True),
+        'a parameter that it cannot have: "value":"4"',
+    ),
+    "a reset to an offset that is true": (
+        record("reset", in_parameters(value=True), oldest=True),
+        'a parameter that it cannot have: "value":true',
+    ),
+    "a reset with a space in its parameters": (
+        record("reset", in_text('"value":2', '"value": 5'), oldest=True),
+        UNUSUAL,
+    ),
+    "a reset with two values": (record("reset", in_text('"value":2', '"value":2,"value":5'), oldest=True), UNUSUAL),
+    "a reset without its topic": (record("reset", without("topic"), oldest=True), "no parameter topic"),
+    "a reset without its value": (record("reset", without("value"), oldest=True), "no parameter value"),
+    "a reset with a parameter that none has": (
+        record("reset", in_parameters(luck=1), oldest=True),
+        'a parameter that it cannot have: "luck":1',
+    ),
+    "a reset to what no reset has": (
+        record("reset", in_parameters(to="elsewhere"), oldest=True),
+        'a reset to "elsewhere", which none has',
+    ),
+    "a reset to a file without its digest": (record("reset", without("offsets")), "no parameter offsets"),
+    "a clone without its source": (record("clone", without("source")), "no parameter source"),
+    "an attempt without its number": (record("replay", without("attempt")), "no parameter attempt"),
+    "an undo that does not name its commit": (record("undo", without("undoes_commit")), "no parameter undoes_commit"),
+    "a delete with other parameters": (
+        record("delete", in_parameters(retries=None)),
+        'a parameter that it cannot have: "retries":null',
+    ),
+    "an action with parameters that are no JSON": (
+        lambda at: at.rewrite_rows(at.record("clone"), lambda row: row | {"parameters": "{clone}"}),
+        "has parameters that are no JSON object",
+    ),
     "another number of an attempt": (record("replay", in_parameters(attempt=5)), "the attempt 5 and not 2"),
 }
 

@@ -14,15 +14,19 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from rmq_store.admin.reset import ResetTo
 from rmq_store.admin.undo import MOVES
 from rmq_store.commit.ctl import SCHEDULE_GROUP, Action, canonical_json
 from rmq_store.consumer.start import StartRule
 from rmq_store.lake.audit.finding import Finding, Problem
+from rmq_store.lake.audit.move_parameters import FILE, wrong_parameters
 from rmq_store.lake.audit.written_files import FIRST_LISTED
 from rmq_store.lake.sql.sql import Ask
 from rmq_store.lake.table.tables import json_object, queue_of_row
 
 Row = Mapping[str, Any]
+MovesOf = Mapping[tuple[str, str], Sequence[Row]]
+"""The moves of each action, by shard and commit."""
 
 _QUEUE = "shard, topic, broker_name, queue_id"
 _MOVED_QUEUE = ", ".join(f"m.{name}" for name in _QUEUE.split(", "))
@@ -80,57 +84,28 @@ SELECT m.group_name, {_QUEUE}, commit_id, action, concat_ws(', ',
             WHEN 'undo' THEN to_offset = -1
             ELSE FALSE
         END THEN CASE to_offset WHEN -1 THEN 'a move that deletes the offset' ELSE 'a move to ' || to_offset END END,
-    CASE WHEN to_offset > coalesce(p.value, 0) THEN 'a move to ' || to_offset || ', behind the end of the queue' END,
-    CASE WHEN topic <> of_topic THEN 'a move in another topic than ' || of_topic END,
-    CASE WHEN to_offset <> of_value THEN 'a move to ' || to_offset || ' and not ' || of_value END
+    CASE WHEN to_offset > coalesce(p.value, 0) THEN 'a move to ' || to_offset || ', behind the end of the queue' END
 ) AS fact
-FROM ctl_moved m LEFT JOIN (
-    SELECT shard, commit_id,
-        nullif(regexp_extract(parameters, '"topic":"([^"]*)"', 1), '') AS of_topic,
-        TRY_CAST(CASE WHEN parameters LIKE '%"to":"offset"%' THEN regexp_extract(parameters, '"value":([0-9]+)', 1) END
-            AS BIGINT) AS of_value
-    FROM ctl WHERE action IN ('reset', 'clone', 'replay')
-) c USING (shard, commit_id)
+FROM ctl_moved m
 LEFT JOIN (SELECT * FROM positions WHERE kind = 'max') p USING (shard, topic, broker_name, queue_id)
 WHERE fact <> ''
 """
 """No offset is set behind the last message. A delete keeps the offsets of its group's own retry topic
 (``docs/decisions/0007-delete-a-group.md``)."""
 
-_UNDOS = f"""
-SELECT u.*, u.read_version < f.read_version OR f.read_version IS NULL AS is_early FROM (
+_ACTS = f"""
+SELECT a.*, a.read_version < f.read_version OR f.read_version IS NULL AS is_early FROM (
     SELECT shard, group_name, commit_id, action, read_version, parameters, lag(commit_id) OVER in_order AS before_commit,
-        lag(action) OVER in_order AS before_action, lag(request_id) OVER in_order AS before_request
+        lag(action) OVER in_order AS before_action, lag(request_id) OVER in_order AS before_request,
+        row_number() OVER (PARTITION BY shard, group_name, action ORDER BY read_version, commit_id) AS number
     FROM ctl WHERE action IN {_MOVES}
     WINDOW in_order AS (PARTITION BY shard, group_name ORDER BY read_version, commit_id)
-) u LEFT JOIN ({FIRST_LISTED}) f ON f.shard = u.shard
-WHERE action = 'undo' ORDER BY u.shard, u.read_version, commit_id
+) a LEFT JOIN ({FIRST_LISTED}) f ON f.shard = a.shard
+ORDER BY a.shard, a.read_version, commit_id
 """
-"""``is_early``: an earlier version may have made it, which chose the action by its time."""
+"""``is_early``: an earlier version may have made it, which chose the action that an undo takes back by its time."""
 
-_UNDO_MOVES = f"""
-SELECT {_OF_GROUP}, commit_id, action, from_offset, to_offset FROM ctl_moved
-SEMI JOIN (
-    SELECT shard, commit_id FROM ctl WHERE action = 'undo'
-    UNION ALL
-    SELECT shard, regexp_extract(parameters, '"undoes_commit":"([0-9a-f]+)"', 1) FROM ctl WHERE action = 'undo'
-) u USING (shard, commit_id)
-"""
-
-_FILES = """
-SELECT shard, group_name, commit_id, action, parameters FROM ctl
-WHERE action = 'reset' AND parameters LIKE '%"to":"file"%'
-"""
-_FILE_MOVES = f"SELECT {_OF_GROUP}, commit_id, to_offset FROM ctl_moved SEMI JOIN ({_FILES}) f USING (shard, commit_id)"
-
-_ATTEMPTS = """
-SELECT shard, group_name, commit_id, action, 'the attempt ' || attempt || ' and not ' || expected AS fact FROM (
-    SELECT shard, group_name, commit_id, action,
-        TRY_CAST(regexp_extract(parameters, '"attempt":([0-9]+)', 1) AS BIGINT) AS attempt,
-        1 + row_number() OVER (PARTITION BY shard, group_name ORDER BY read_version, commit_id) AS expected
-    FROM ctl WHERE action = 'replay'
-) a WHERE attempt <> expected
-"""
+_ACT_MOVES = f"SELECT {_OF_GROUP}, commit_id, action, from_offset, to_offset FROM ctl_moved WHERE action IN {_MOVES}"
 
 _SOURCES = f"""
 SELECT {_OF_GROUP}, commit_id, action, 'a move to ' || to_offset || ', where its source never was' AS fact FROM (
@@ -195,14 +170,13 @@ not exist, by the files of its broker: a delete passes over it."""
 _ACTIONS = "SELECT DISTINCT action FROM ctl"
 _OF_ACTIONS: Mapping[str, Sequence[Action]] = {
     _SHAPES: (*MOVES, Action.IMPORT, Action.SALVAGE, Action.CUTOVER, Action.HAND_BACK),
-    _ATTEMPTS: (Action.REPLAY,),
     _SOURCES: (Action.CLONE,),
     _KEPT: (Action.DELETE,),
     _HANDED: (Action.CUTOVER, Action.HAND_BACK),
 }
 """The statements about some actions only: most stores have none of them."""
 
-TEXTS = (_EPOCHS, _PASSES, _ACTIONS, *_OF_ACTIONS, _UNDOS, _UNDO_MOVES, _FILES, _FILE_MOVES)
+TEXTS = (_EPOCHS, _PASSES, _ACTIONS, *_OF_ACTIONS, _ACTS, _ACT_MOVES)
 """The statements of ``moves``."""
 
 
@@ -214,37 +188,59 @@ def moves(ask: Ask) -> Iterator[Finding]:
     for answer in ask((_EPOCHS, _PASSES, *texts)):
         for row in answer.to_pylist():
             yield _finding(row, row["fact"])
-    if Action.UNDO in actions:
-        undos, undo_moves = (answer.to_pylist() for answer in ask((_UNDOS, _UNDO_MOVES)))
-        by_commit = _by_commit(undo_moves)
-        for row in undos:
-            if fact := undo_fact(row, by_commit):
-                yield _finding(row, fact)
-    if Action.RESET in actions:
-        files, file_moves = (answer.to_pylist() for answer in ask((_FILES, _FILE_MOVES)))
-        by_commit = _by_commit(file_moves)
-        for row in files:
-            recorded = (json_object(row["parameters"]) or {}).get("offsets")
-            if recorded is not None and recorded != digest_of(by_commit.get((row["shard"], row["commit_id"]), ())):
-                yield _finding(row, "other moves than the offsets of its file")
+    if not actions.isdisjoint(MOVES):
+        acts, act_moves = (answer.to_pylist() for answer in ask((_ACTS, _ACT_MOVES)))
+        by_commit = _by_commit(act_moves)
+        for act in acts:
+            yield from (_finding(row, fact) for row, fact in act_facts(act, by_commit))
 
 
-def _by_commit(rows: Sequence[Row]) -> Mapping[tuple[str, str], list[Row]]:
+def _by_commit(rows: Sequence[Row]) -> MovesOf:
     by_commit: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows:
         by_commit[row["shard"], row["commit_id"]].append(row)
     return by_commit
 
 
-def undo_fact(undo: Row, moves_of: Mapping[tuple[str, str], Sequence[Row]]) -> str | None:
-    """What is wrong with an undo: it names another commit than the group's last action before it, or does not give back what
-    that took. ``undo``: a row of ``_UNDOS``. ``moves_of``: by shard and commit."""
-    parameters = json_object(undo["parameters"]) or {}
+def act_facts(act: Row, moves_of: MovesOf) -> Iterator[tuple[Row, str]]:
+    """What is wrong with the parameters of an action, or with its moves by them, and the row that shows it: of the action or of
+    a move. ``act``: a row of ``_ACTS``."""
+    parameters = json_object(act["parameters"])
+    if parameters is None:  # whoever reads the record says so
+        return
+    if not act["is_early"] and (fact := wrong_parameters(act["action"], act["parameters"], parameters)):
+        yield act, fact
+        return
+    moves = moves_of.get((act["shard"], act["commit_id"]), ())
+    match act["action"]:
+        case Action.UNDO if fact := _undo_fact(act, parameters, moves_of):
+            yield act, fact
+        case Action.REPLAY if parameters.get("attempt", act["number"] + 1) != act["number"] + 1:
+            yield act, f"the attempt {parameters['attempt']} and not {act['number'] + 1}"
+        case Action.RESET:
+            yield from _reset_facts(act, parameters, moves)
+    topic = parameters.get("topic")
+    if act["action"] != Action.UNDO and topic is not None:
+        yield from ((move, f"a move in another topic than {topic}") for move in moves if move["topic"] != topic)
+
+
+def _reset_facts(act: Row, parameters: Row, moves: Sequence[Row]) -> Iterator[tuple[Row, str]]:
+    to, value = parameters.get("to"), parameters.get("value")
+    if to == FILE and parameters.get("offsets") not in (None, digest_of(moves)):
+        yield act, "other moves than the offsets of its file"
+    if to == ResetTo.OFFSET:
+        yield from (
+            (move, f"a move to {move['to_offset']} and not {value}") for move in moves if move["to_offset"] != value
+        )
+
+
+def _undo_fact(undo: Row, parameters: Row, moves_of: MovesOf) -> str | None:
+    """It names another commit than the group's last action before it, or does not give back what that took."""
     commit_id = str(parameters.get("undoes_commit"))
     before = {"undoes": "before_request", "undoes_action": "before_action", "undoes_commit": "before_commit"}
     if not undo["is_early"]:
         for name, column in before.items():
-            if name in parameters and parameters[name] != undo[column]:
+            if parameters[name] != undo[column]:
                 return f"another {name} than the action before it"
     undone = {
         (row["group_name"], queue_of_row(row)): -1 if row["from_offset"] is None else row["from_offset"]

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from types import UnionType
 from typing import Any
 
 from rmq_store.commit.ctl import Action, Ctl
 from rmq_store.errors import BadData
+from rmq_store.lake.table.shapes import Shape, has_shape
 
 IMPORTS = (Action.IMPORT, Action.SALVAGE, Action.HAND_BACK)
 """A hand-back records what the broker has, as an import without messages does."""
-
-Shape = type | UnionType | list["Shape"] | tuple["Shape", ...] | dict[str, "Shape"]
-"""A type; a list of any length (of its only item); a list of these items; an object with these members, and maybe others."""
 
 _SHAPES: Mapping[str, Shape] = {
     "begun_again": [(str, int, int)],
@@ -55,7 +52,7 @@ _SHOWN = 100
 def misshaped(action: str, parameters: Mapping[str, Any]) -> str | None:
     """The parameter, in words, that an import cannot have; None: there is none, or it is the record of something else."""
     for name, shape in _SHAPES.items() if action in IMPORTS else ():
-        if name in parameters and not _has_shape(parameters[name], shape):
+        if name in parameters and not has_shape(parameters[name], shape):
             text = json.dumps(parameters[name], ensure_ascii=False, separators=(",", ":"))
             return f'a parameter that an import cannot have: "{name}":{text[:_SHOWN]}'
     return None
@@ -70,17 +67,3 @@ def parameter_of_import(ctl: Ctl, name: str) -> Any:
             "its file, or the shard, from a backup"
         )
     return value
-
-
-def _has_shape(value: Any, shape: Shape) -> bool:
-    match shape:
-        case list():
-            return isinstance(value, list) and all(_has_shape(item, shape[0]) for item in value)
-        case tuple():
-            same_length = isinstance(value, list) and len(value) == len(shape)
-            return same_length and all(_has_shape(item, of) for item, of in zip(value, shape, strict=True))
-        case dict():
-            has_all = isinstance(value, dict) and shape.keys() <= value.keys()
-            return has_all and all(_has_shape(value[name], of) for name, of in shape.items())
-        case _:
-            return isinstance(value, shape)
