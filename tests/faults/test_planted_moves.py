@@ -193,6 +193,14 @@ FAULTS: dict[str, tuple[Plant, str]] = {
         "another undoes_action than the action before it",
     ),
     "an undo to another offset": (to_offset("billing", 7, "undo"), "other moves than those that undo its action"),
+    "a reset of other queues than its request names": (
+        record("reset", in_parameters(queues=["broker-a:1"]), oldest=True),
+        "moves of other queues than it names",
+    ),
+    "a reset of fewer queues than its request names": (
+        record("reset", in_parameters(queues=["broker-a:0", "broker-a:1"]), oldest=True),
+        "moves of other queues than it names",
+    ),
     "a reset to a negative offset": (
         record("reset", in_parameters(value=-4), oldest=True),
         "a move to 2 and not -4",

@@ -107,7 +107,12 @@ class RmqResetOffsetOperator(RecordsPreviews, RmqOperator):
             other_requests=last_of_others(every, request.group, run_of(context["dag_run"]).request_id, MOVES),
         )
         if preview.facts:
-            shards = [(shard, queues) for shard, queues in shards if shown[shard.name]]
+            # A chosen queue that a shard has only since then is not set there: its commit does not name it.
+            shards = [
+                (shard, tuple(queue for queue in queues if queue in of_shard))
+                for shard, queues in shards
+                if (of_shard := shown[shard.name])
+            ]
             offsets = {shard.name: labelled(shown[shard.name] or {}) for shard, _ in shards}
             of_shards = (shard for shard, _ in shards)
             made = is_committed(of_shards, request.request_id, request.group, request.action)

@@ -232,6 +232,10 @@ def _reset_facts(act: Row, parameters: Row, moves: Sequence[Row]) -> Iterator[tu
         yield from (
             (move, f"a move to {move['to_offset']} and not {value}") for move in moves if move["to_offset"] != value
         )
+    queues = parameters.get("queues")
+    moved = {f"{move['broker_name']}:{move['queue_id']}" for move in moves}
+    if queues is not None and moved != set(map(str, queues)):
+        yield act, "moves of other queues than it names"
 
 
 def _undo_fact(undo: Row, parameters: Row, moves_of: MovesOf) -> str | None:
