@@ -217,7 +217,9 @@ class Bench:
     ) -> Committed:
         """An operator's reset."""
         moved = Moved(group, queue, from_offset, to_offset, 1)
+        to = {"queues": None, "to": "offset", "topic": queue.topic, "value": to_offset}
         ctl = self.ctl(Action.RESET, group=group, epoch=1, moved=(moved,), reason=reason, request_id="2026-11-20-reset")
+        ctl = replace(ctl, parameters=canonical_json(to))
         return self.commit(ctl, {grp_id(group): 1, off_id(group, queue): to_offset, pas_id(group, queue): 1})
 
     def delete(self, group: str, queue: MessageQueue, from_offset: int, *, position: int = ABSENT) -> Committed:
@@ -226,6 +228,7 @@ class Bench:
         ctl = self.ctl(
             Action.DELETE, group=group, epoch=1, moved=(moved,), reason="old", request_id="2026-11-20-delete"
         )
+        ctl = replace(ctl, parameters=canonical_json({"dead_letters": 0, "delayed": 0, "retries": 0}))
         return self.commit(ctl, {grp_id(group): 1, del_id(group): 1, off_id(group, queue): position})
 
     def window(
