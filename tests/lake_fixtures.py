@@ -216,11 +216,14 @@ class Bench:
         self, group: str, queue: MessageQueue, from_offset: int | None, to_offset: int, reason: str = "again"
     ) -> Committed:
         """An operator's reset."""
-        moved = Moved(group, queue, from_offset, to_offset, 1)
+        epoch = (self.shard.positions().get(grp_id(group)) or 0) + 1
+        moved = Moved(group, queue, from_offset, to_offset, epoch)
         to = {"queues": None, "to": "offset", "topic": queue.topic, "value": to_offset}
-        ctl = self.ctl(Action.RESET, group=group, epoch=1, moved=(moved,), reason=reason, request_id="2026-11-20-reset")
+        ctl = self.ctl(
+            Action.RESET, group=group, epoch=epoch, moved=(moved,), reason=reason, request_id="2026-11-20-reset"
+        )
         ctl = replace(ctl, parameters=canonical_json(to))
-        return self.commit(ctl, {grp_id(group): 1, off_id(group, queue): to_offset, pas_id(group, queue): 1})
+        return self.commit(ctl, {grp_id(group): epoch, off_id(group, queue): to_offset, pas_id(group, queue): epoch})
 
     def delete(self, group: str, queue: MessageQueue, from_offset: int, *, position: int = ABSENT) -> Committed:
         """A group's end; ``position``: what its offset becomes."""
