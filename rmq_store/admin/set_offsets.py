@@ -21,6 +21,15 @@ from rmq_store.message.message import MessageQueue
 from rmq_store.utils.suggestions import listed
 from rmq_store.window.shard_view import ShardView
 
+FILE = "file"
+"""What the parameter ``to`` of such a reset says; see ``ResetTo`` for the others."""
+
+
+def digest_of(offsets: Mapping[MessageQueue, int]) -> str:
+    """By which a repeated request is known, as its record has it."""
+    text = canonical_json({str(queue): offset for queue, offset in offsets.items()})
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
 
 @dataclass(frozen=True, slots=True)
 class SetOffsetsRequest:
@@ -46,9 +55,7 @@ class SetOffsetsRequest:
 
     @property
     def parameters(self) -> str:
-        text = canonical_json({str(queue): offset for queue, offset in self.offsets.items()})
-        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-        return canonical_json({"to": "file", "value": self.source, "offsets": digest})
+        return canonical_json({"to": FILE, "value": self.source, "offsets": digest_of(self.offsets)})
 
     def moves(self, shard: ShardView, positions: Positions) -> tuple[Moved, ...]:
         """Raises WrongUse: a queue that the shard does not have, an offset outside its queue."""

@@ -8,12 +8,10 @@ from types import NoneType
 from typing import Any
 
 from rmq_store.admin.reset import ResetTo
+from rmq_store.admin.set_offsets import FILE
 from rmq_store.commit.ctl import Action, canonical_json
 from rmq_store.lake.table.shapes import Shape, has_shape
 from rmq_store.window.consume_request import BOUNDS
-
-FILE = "file"
-"""The target of a reset that sets the offsets of a file (``admin/set_offsets.py``)."""
 
 _RESET: Mapping[str, Shape] = {"queues": list | None, "to": str, "topic": str}
 _RESETS: Mapping[str, Mapping[str, Shape]] = {

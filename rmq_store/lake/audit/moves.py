@@ -9,17 +9,17 @@ were shown before: of these the commits do not say which offset was right at tha
 
 from __future__ import annotations
 
-import hashlib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rmq_store.admin.reset import ResetTo
+from rmq_store.admin.set_offsets import FILE, digest_of
 from rmq_store.admin.undo import MOVES
-from rmq_store.commit.ctl import SCHEDULE_GROUP, Action, canonical_json
+from rmq_store.commit.ctl import SCHEDULE_GROUP, Action
 from rmq_store.consumer.start import StartRule
 from rmq_store.lake.audit.finding import Finding, Problem
-from rmq_store.lake.audit.move_parameters import FILE, wrong_parameters
+from rmq_store.lake.audit.move_parameters import wrong_parameters
 from rmq_store.lake.audit.written_files import FIRST_LISTED
 from rmq_store.lake.sql.sql import Ask
 from rmq_store.lake.table.tables import json_object, queue_of_row
@@ -226,7 +226,8 @@ def act_facts(act: Row, moves_of: MovesOf) -> Iterator[tuple[Row, str]]:
 
 def _reset_facts(act: Row, parameters: Row, moves: Sequence[Row]) -> Iterator[tuple[Row, str]]:
     to, value = parameters.get("to"), parameters.get("value")
-    if to == FILE and parameters.get("offsets") not in (None, digest_of(moves)):
+    offsets = {queue_of_row(move): move["to_offset"] for move in moves}
+    if to == FILE and parameters.get("offsets") not in (None, digest_of(offsets)):
         yield act, "other moves than the offsets of its file"
     if to == ResetTo.OFFSET:
         yield from (
@@ -255,12 +256,6 @@ def _undo_fact(undo: Row, parameters: Row, moves_of: MovesOf) -> str | None:
         for row in moves_of.get((undo["shard"], undo["commit_id"]), ())
     }
     return None if given_back == undone else "other moves than those that undo its action"
-
-
-def digest_of(rows: Sequence[Row]) -> str:
-    """As ``SetOffsetsRequest`` has it."""
-    text = canonical_json({str(queue_of_row(row)): row["to_offset"] for row in rows})
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _finding(row: Row, fact: str) -> Finding:
